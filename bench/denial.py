@@ -27,7 +27,7 @@ import threading
 import time
 from pathlib import Path
 
-from deviceplugin.denial import kernel, program, registered
+from deviceplugin.denial import kernel, program
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.denial import kernel_node
 from tests.deviceplugin.denial.kernel_node import KernelNode, Process
@@ -97,10 +97,10 @@ def _base(name: str) -> str:
 
 async def strikes(directory: Path) -> list[float]:
     """Return, for each process, the milliseconds from its exec until the arbiter has unregistered it."""
-    descriptor = registered.make()
+    descriptor = kernel.make_registered_map()
     entries = kernel.Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
     arbiter = ArbiterNode(directory)
-    arbiter.registered = registered.RegisteredMap(descriptor)
+    arbiter.registered = kernel.RegisteredMap(descriptor)
     arbiter.add_pod("trainer")
     await arbiter.start()
     delays = []

@@ -7,9 +7,9 @@ import os
 import sys
 
 from deviceplugin import agent, agent_settings
-from deviceplugin.cdi import driver_root
-from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.host import library
+from deviceplugin.injection import driver_root
 from gpushare.daemon import lifecycle
 
 logger = logging.getLogger("deviceplugin")

@@ -18,16 +18,16 @@ import prometheus_client
 
 from deviceplugin.agent_parts import AgentParts
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.cdi import driver_root
 from deviceplugin.cluster_objects import NodePods
 from deviceplugin.denial import pod_denial
-from deviceplugin.disk import library
 from deviceplugin.hardware import nvml, nvml_call
+from deviceplugin.host import library
+from deviceplugin.injection import driver_root
 from deviceplugin.link import arbiter_process
 from deviceplugin.node_parts import ClusterParts
 from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.state import advertisement, pod_resources
-from deviceplugin.state.wake import Wake
+from deviceplugin.state.node_state import Wake
 from gpushare import contract, pod
 from gpushare.cluster import api_client, api_errors
 from gpushare.daemon import lifecycle, probes

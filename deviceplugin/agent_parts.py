@@ -15,17 +15,16 @@ from collections.abc import Collection, Iterable
 from typing import Final
 
 from deviceplugin import node_parts
-from deviceplugin.cdi import specs
 from deviceplugin.denial import pod_denial
-from deviceplugin.disk import library, old_libraries
 from deviceplugin.hardware import nvml, partitioner
-from deviceplugin.injection import arrival, in_force, runtime_inspection
-from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
+from deviceplugin.host import library
+from deviceplugin.injection import arrival, cdi_specs, decision, runtime_inspection
+from deviceplugin.kubelet import device_answers, plugin_registration, plugin_service, share_answers
 from deviceplugin.link import arbiter_process
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
 from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
-from deviceplugin.state import advertisement, allocatable, kubelet_checkpoint, pod_resources
+from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
@@ -47,14 +46,14 @@ class KubeletParts:
     ) -> None:
         settings, state, pods = cluster.settings, cluster.state, cluster.pods
         self._cluster, self.denied = cluster, denied
-        self._injecting = in_force.NodeInjection(
+        self._injecting = decision.NodeInjection(
             state.in_force,
             runtime_inspection.inspect(settings, os.environ),
             runtime=cluster.configuration.runtime,
             pods=pods.all,
             pod_uid=settings.pod_uid,
         )
-        self._specs = specs.Specs(
+        self._specs = cdi_specs.Specs(
             settings.cdi_directory, gpus=hardware.gpus, nodes=hardware.nodes, in_use=hardware.users.has_devices
         )
 
@@ -70,13 +69,13 @@ class KubeletParts:
             settings=self._injecting.settings,
             allocated=counters_allocated,
             stale_devices=share_answers.StaleAllocations(settings.kubelet_directory, living=pods.running_uids).count,
-            start=share_start.ShareStart(
+            start=share_answers.ShareStart(
                 injection=self._injecting.injection,
                 settings=self._injecting.settings,
                 held=functools.partial(
                     pod_resources.held_by_all,
                     settings.pod_resources_socket,
-                    settings.kubelet_directory / kubelet_checkpoint.NAME,
+                    settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
                     pods.all,
                 ),
                 find=shares.lookup.find_by_name,
@@ -105,14 +104,14 @@ class KubeletParts:
             changed=cluster.wake.status.set,
             proc=settings.proc_root,
         )
-        self.plugins = plugins.Plugins(
+        self.plugins = plugin_registration.Plugins(
             state.advertised,
             answers=allocator,
             directory=settings.kubelet_directory,
             registered=state.registered,
             hung_up=state.hung_up,
         )
-        old = old_libraries.OldLibraries(installed.library, settings.root, pods=pods.known, proc=settings.proc_root)
+        old = library.OldLibraries(installed.library, settings.root, pods=pods.known, proc=settings.proc_root)
         self.loops: Loops = {
             "cdi": self._write_specs,
             "arrivals": self._arrivals.run,
@@ -224,12 +223,12 @@ class ModeParts:
     def __init__(self, cluster: ClusterParts, hardware: HardwareParts, reports: ReportParts) -> None:
         self._cluster = cluster
 
-        def measure(gpus: Iterable[Gpu]) -> allocatable.Allocatable:
+        def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:
-                return allocatable.while_unknown(gpus, hardware.users.allocated_ids)
-            return allocatable.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
+                return advertisement.while_unknown(gpus, hardware.users.allocated_ids)
+            return advertisement.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
 
-        self._allocatable = allocatable.DelayedDecrease(measure)
+        self._allocatable = advertisement.DelayedDecrease(measure)
         driver, changed = hardware.driver, hardware.observation.refresh
         self.reconciler = mode_reconciler.ModeReconciler(
             cluster.configuration,

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
-from deviceplugin.state import allocatable
+from deviceplugin.state import advertisement
 from gpushare import contract, pod
 from gpushare.cluster import api_client, informer
 from gpushare.config import config_choice
@@ -64,7 +64,7 @@ def trimmed_pod(item: dict[str, Any]) -> dict[str, Any]:
             "annotations": {key: annotations[key] for key in _POD_ANNOTATIONS if key in annotations},
         },
         "spec": {
-            **(allocatable.trimmed(item) if contract.ALLOCATION in annotations else {}),
+            **(advertisement.trimmed_resources(item) if contract.ALLOCATION in annotations else {}),
             **({"runtimeClassName": name} if (name := pod.runtime_class(item)) else {}),
         },
         "status": {key: value for key, value in status.items() if key.endswith("ontainerStatuses") or key == "phase"},

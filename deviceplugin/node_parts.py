@@ -14,17 +14,16 @@ from typing import Any, Final
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.allocation import aligned, answer
 from deviceplugin.arbiter import socket_server
-from deviceplugin.audit import auditor, overhead, unclaimed_memory
+from deviceplugin.audit import auditor, overhead
 from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_mig, observation
 from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
 from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons
 from deviceplugin.report import announcements, share_peaks
-from deviceplugin.state import kubelet_checkpoint, node_state
-from deviceplugin.state.gpunode_copy import GpuNodeCopy
-from deviceplugin.state.node_events import NodeEvents
-from deviceplugin.state.wake import Wake
+from deviceplugin.state import node_state, pod_resources
+from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
+from deviceplugin.state.node_state import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events
 from gpushare.gpunode import Condition, Gpu, GpuNode
@@ -104,7 +103,7 @@ class HardwareParts:
             proc=settings.proc_root,
             identify=cluster.identify,
             own_pids=self.mps_daemons.pids,
-            checkpoint=settings.kubelet_directory / kubelet_checkpoint.NAME,
+            checkpoint=settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
         )
         self.loops: Loops = {"gpus": self.observation.run}
 
@@ -162,7 +161,7 @@ class ShareParts:
             node=node.now,
             tell=cluster.wake.status.set,
             context_bytes=sizes.bytes_on,
-            unclaimed_bytes=functools.partial(unclaimed_memory.unclaimed_on_gpu, hardware.driver, running),
+            unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
             refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
             shares=running,
         )

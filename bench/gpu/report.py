@@ -10,7 +10,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from deviceplugin.disk import whole_file
+from deviceplugin.host import records
 
 RESULTS = Path(__file__).resolve().parents[1] / "results"
 SIMULATED = "**Simulated GPUs: the figures below show that the bench works, and nothing about a GPU.**"
@@ -103,10 +103,10 @@ class Report:
             "failed": self.failed,
             "figures": self.figures,
         }
-        whole_file.write(page, self.page())
-        whole_file.write(page.with_suffix(".json"), json.dumps(document, indent=1) + "\n")
+        records.write_file(page, self.page())
+        records.write_file(page.with_suffix(".json"), json.dumps(document, indent=1) + "\n")
         for end, content in self.attached.items():
-            whole_file.write(page.with_suffix(end), content)
+            records.write_file(page.with_suffix(end), content)
         return page
 
 

@@ -89,7 +89,7 @@ class _Splits:
         return self._solved[state]
 
     def _search(self, left: int, empty: int, full: bool) -> _Split | None:
-        first, *others = _bits(left)
+        first, *others = (1 << position for position in _members(left))
         split: _Split | None = None
         for count in range(self._size, max(self._size - empty, 1) - 1, -1):
             is_full = count == self._size
@@ -115,10 +115,6 @@ class _Splits:
         if group not in self._scores:
             self._scores[group] = _score(self._matrix, _members(group))
         return self._scores[group]
-
-
-def _bits(positions: int) -> list[int]:
-    return [1 << position for position in _members(positions)]
 
 
 def _members(positions: int) -> Group:
@@ -152,15 +148,12 @@ def _score(matrix: Sequence[Sequence[int]], group: Sequence[int]) -> int:
 
 
 class GpuPath(Protocol):
-    """The connection of two GPUs. common: a word of WEIGHTS."""
+    """The connection of two GPUs. common: a word of WEIGHTS. nvlinks: the links without a switch."""
 
     @property
-    def common(self) -> str:
-        """The closest component that both GPUs are attached to, such as a PCIe switch or a NUMA node."""
-
+    def common(self) -> str: ...
     @property
-    def nvlinks(self) -> int:
-        """The NVLink links from one GPU to the other without a switch."""
+    def nvlinks(self) -> int: ...
 
 
 _NO_PATHS: Final[Mapping[tuple[str, str], GpuPath]] = {}
@@ -177,12 +170,9 @@ def scores_by_uuid(
     pair_scores = {}
     for gpu, other in itertools.combinations(gpus, 2):
         path = paths.get((gpu.uuid, other.uuid)) or paths.get((other.uuid, gpu.uuid))
-        pair_scores[gpu.uuid, other.uuid] = _uuid_pair_score(gpu, other, path)
+        grouped = gpu.link_group is not None and gpu.link_group == other.link_group
+        same_cpu = gpu.numa_node is not None and gpu.numa_node == other.numa_node
+        common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"
+        nvlinks = max(int(grouped), path.nvlinks if path is not None else 0)
+        pair_scores[gpu.uuid, other.uuid] = pair_score([common], nvlinks=nvlinks)
     return pair_scores
-
-
-def _uuid_pair_score(gpu: Gpu, other: Gpu, path: GpuPath | None) -> int:
-    grouped = gpu.link_group is not None and gpu.link_group == other.link_group
-    same_cpu = gpu.numa_node is not None and gpu.numa_node == other.numa_node
-    common = path.common if path is not None else "SameCPU" if same_cpu else "CrossCPU"
-    return pair_score([common], nvlinks=max(int(grouped), path.nvlinks if path is not None else 0))

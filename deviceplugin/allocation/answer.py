@@ -3,18 +3,59 @@
 `envvar`          the devices in NVIDIA_VISIBLE_DEVICES; any pod can set it, so it does not protect the devices
 `volume-mounts`   a mount of /dev/null per device, which only the kubelet can add
 `cdi-annotations`, `cdi-cri`   CDI device names, in an annotation or in their own field
+                  (https://github.com/cncf-tags/container-device-interface)
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.allocation import cdi
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.assignment import Offered
+
+CDI_VENDOR: Final = "k8s.device-plugin.nvidia.com"
+CDI_ANNOTATIONS: Final = "cdi-annotations"
+CDI_CRI: Final = "cdi-cri"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CdiAnswer:
+    """The CDI part of an answer to Allocate."""
+
+    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+
+
+def uses_cdi(word: str) -> bool:
+    """Whether this device list strategy uses CDI."""
+    return word in (CDI_ANNOTATIONS, CDI_CRI)
+
+
+def cdi_device_name(vendor: str, kind: str, identity: str) -> str:
+    """Return `vendor/kind=identity`."""
+    return f"{vendor}/{kind}={identity}"
+
+
+def cdi_share_name(device_ids: Iterable[str]) -> str:
+    """Return a share container's device name, derived from its device ids, which no other container has meanwhile."""
+    return hashlib.sha256("\n".join(sorted(device_ids)).encode()).hexdigest()[:32]
+
+
+def cdi_answer(names: Sequence[str], strategies: Sequence[str], *, prefix: str, answer_id: str) -> CdiAnswer:
+    """Return the names in the form that these strategies use; empty if there are no names."""
+    if not names:
+        return CdiAnswer()
+    return CdiAnswer(
+        annotations={f"{prefix}nvidia-device-plugin_{answer_id}": ",".join(names)}
+        if CDI_ANNOTATIONS in strategies
+        else {},
+        devices=tuple(names) if CDI_CRI in strategies else (),
+    )
+
 
 ENVVAR: Final = "envvar"
 VOLUME_MOUNTS: Final = "volume-mounts"
@@ -81,7 +122,7 @@ def container_response(
     answer_id: str,
     nodes: DevicePaths = _NO_PATHS,
     mps: MpsPaths | None = None,
-    cdi_vendor: str = cdi.VENDOR,
+    cdi_vendor: str = CDI_VENDOR,
 ) -> ContainerResponse:
     """Return what a container gets with these devices of `resource`. A device with several shares is listed once.
 
@@ -92,10 +133,10 @@ def container_response(
     ids = [device.index if by_index else device.device for device in unique.values()]
     channels = [str(channel) for channel in settings.imex_channels]
     strategies = settings.device_list_strategies
-    cdi_answer = cdi.answer(
-        [cdi.device_name(cdi_vendor, "gpu", identity) for identity in ids]
-        + [cdi.device_name(cdi_vendor, "imex-channel", channel) for channel in channels]
-        + [cdi.device_name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
+    by_cdi = cdi_answer(
+        [cdi_device_name(cdi_vendor, "gpu", identity) for identity in ids]
+        + [cdi_device_name(cdi_vendor, "imex-channel", channel) for channel in channels]
+        + [cdi_device_name(cdi_vendor, kind, "all") for kind, wanted in _extras(settings).items() if wanted],
         strategies,
         prefix=settings.cdi_annotation_prefix,
         answer_id=answer_id,
@@ -115,17 +156,13 @@ def container_response(
         names = [*ids, *(f"imex/{channel}" for channel in channels)]
         mounts += [Mount(f"{VOLUME_MOUNTS_ROOT}/{name}", "/dev/null") for name in names]
     wanted: tuple[DeviceNode, ...] = ()
-    if settings.pass_device_specs and not all(map(cdi.is_strategy, strategies)):
-        wanted = _device_nodes(list(unique), nodes, settings.dev_root)
-    return ContainerResponse(envs, tuple(mounts), wanted, cdi_answer.annotations, cdi_answer.devices)
+    if settings.pass_device_specs and not all(map(uses_cdi, strategies)):
+        paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
+        paths += [path for uuid in unique for path in nodes.of_device.get(uuid, ())]
+        root = settings.dev_root.rstrip("/")
+        wanted = tuple(DeviceNode(path, f"{root}{path}") for path in dict.fromkeys(paths))
+    return ContainerResponse(envs, tuple(mounts), wanted, by_cdi.annotations, by_cdi.devices)
 
 
 def _extras(settings: NodeSettings) -> dict[str, bool]:
     return {"gdrcopy": settings.gdrcopy, "gds": settings.gds, "mofed": settings.mofed}
-
-
-def _device_nodes(uuids: Sequence[str], nodes: DevicePaths, root: str) -> tuple[DeviceNode, ...]:
-    paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
-    for uuid in uuids:
-        paths += [path for path in nodes.of_device.get(uuid, ()) if path not in paths]
-    return tuple(DeviceNode(path, f"{root.rstrip('/')}{path}") for path in paths)

@@ -24,7 +24,7 @@ from deviceplugin.arbiter.departed import DepartedShares
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.messages import ArbiterReady, Message
 from deviceplugin.arbiter.share_resizing import ShareResizer
-from deviceplugin.denial.registered import RENEW_SECONDS, RegisteredMap
+from deviceplugin.denial.kernel import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import lifecycle
 

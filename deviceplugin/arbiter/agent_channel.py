@@ -19,7 +19,7 @@ from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal

@@ -21,8 +21,7 @@ from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.host.identity import Container
-from deviceplugin.host.kernel_process import KernelProcess
+from deviceplugin.host.kernel_process import Container, KernelProcess
 from gpushare import contract
 from gpushare.refusal import Refusal
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns

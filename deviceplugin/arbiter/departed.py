@@ -15,7 +15,7 @@ from typing import Final
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers, ShareUse
 from deviceplugin.arbiter.tenant import Tenant, find_allocation
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import ledger, quantity
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal

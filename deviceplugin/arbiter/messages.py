@@ -21,8 +21,8 @@ import typing
 from typing import Any, Final
 
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.disk import records
-from deviceplugin.host.identity import Container
+from deviceplugin.host import records
+from deviceplugin.host.kernel_process import Container
 from gpushare.allocation import Allocation
 from gpushare.gpunode import Resize
 
@@ -275,7 +275,7 @@ _KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in typing.ge
 
 def write(message: Message) -> bytes:
     """Encode a message."""
-    return json.dumps([type(message).__name__, records.write(message)], separators=(",", ":")).encode()
+    return json.dumps([type(message).__name__, records.to_json(message)], separators=(",", ":")).encode()
 
 
 def read(data: bytes) -> Message:

@@ -26,8 +26,8 @@ from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
 from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.scheduling.leases import Leases
-from deviceplugin.host import identity, kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from gpushare.refusal import Refusal
 
@@ -55,7 +55,7 @@ def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
 
     def identify(pid: int) -> Container | Refusal:
         try:
-            return identity.parse(kernel_process.cgroups(pid, proc=proc))
+            return kernel_process.container_of(kernel_process.cgroups(pid, proc=proc))
         except OSError:
             return Refusal("this process has ended")
 

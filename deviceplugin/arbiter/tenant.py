@@ -12,7 +12,7 @@ import uuid
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode

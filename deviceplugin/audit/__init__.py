@@ -5,13 +5,10 @@ The library enforces a share's limits only in processes that load it. The audit 
 the processes on each GPU, the arbiter knows the registered ones, the kernel knows their containers and mapped files,
 and the GPUNode knows the limits.
 
-auditor            the loop; kills processes that bypass their limits, if configured
-process_listing    reads NVML, the ledgers and the kernel
-node_audit         the observations and the results; values
-process_limits     which processes are limited; pure
-share_limits       whether each share's limits are in force; pure
-excess             which shares use more GPU time than the arbiter allows, and recent usage by the driver; pure
-overhead           memory that processes use beyond their charges, and the context sizes learned from it
-unclaimed_memory   GPU memory that no known process accounts for
-audit_document     the result as JSON, condition, Event messages and metrics
+auditor          the loop; kills processes that bypass their limits, if configured
+process_listing  reads NVML, the ledgers and the kernel
+node_audit       the observations, and the result: as values, JSON, condition, Event messages and metrics
+process_limits   which processes are limited, and whether each share's limits are in force; pure
+excess           which shares use more GPU time than the arbiter allows, and recent usage by the driver; pure
+overhead         memory beyond the charges, context sizes, and memory that no known process accounts for
 """

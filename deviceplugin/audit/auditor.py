@@ -13,22 +13,22 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.arbiter.ledgers import timetable
 from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.socket_server import Identify
-from deviceplugin.audit import audit_document, excess, overhead, process_limits, process_listing
+from deviceplugin.audit import excess, node_audit, overhead, process_limits, process_listing
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from gpushare import contract
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, Gpu, GpuNode
 from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,6 @@ class Auditor:
         self.conditions: tuple[Condition, ...] = ()
 
     async def run(self) -> None:
-        """Audit every two seconds until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(SECONDS)
@@ -130,45 +129,43 @@ class Auditor:
         await self._arbiter.report()
         groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
         measured = await self._driver.ask(self._scanner.measure, gpus, groups)
-        snapshot = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
-        self._charge(snapshot)
-        self._arbiter.publish_activity(snapshot.works)
+        seen = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
+        self._charge(measured, gpus)
+        self._arbiter.publish_activity(measured.works)
         now = self._clock()  # the time of the arbiter's accounts, even if reading them takes long
         await self._arbiter.report(turns=True)  # by then the limits pages contain the new charges
-        shares = tuple(self._current(snapshot.seen.shares))
-        self._compare(now, snapshot, shares)
-        seen = dataclasses.replace(snapshot.seen, shares=shares, overuse=self._excess.overuse)
+        # the shares with their present limits pages, without those that have ended
+        there = {share.tenant.key: share.limits for share in self._arbiter.shares.all()}
+        shares = tuple(
+            dataclasses.replace(share, enforced=there[share.tenant.key].read())
+            for share in seen.shares
+            if share.tenant.key in there
+        )
+        self._compare(now, measured.used, shares)
+        seen = dataclasses.replace(seen, shares=shares, overuse=self._excess.overuse)
         node, pods = self._node(), tuple(self._pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))
         await self._arbiter.report()
         self._report_troubles()
 
-    def _current(self, shares: Iterable[SeenShare]) -> Iterator[SeenShare]:
-        """Yield the shares with their present limits pages; shares that have ended are left out."""
-        there = {share.tenant.key: share for share in self._arbiter.shares.all()}
-        for share in shares:
-            if share.tenant.key in there:
-                yield dataclasses.replace(share, enforced=there[share.tenant.key].limits.read())
-
     def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
         self._checked_at = self._wall_clock()
-        conditions = (audit_document.condition(audit),)
+        conditions = (node_audit.condition(audit),)
         if conditions != self.conditions:
             self.conditions = conditions
             self._changed()
 
     def document(self) -> dict[str, Any] | None:
-        """Return the last audit as JSON; None before the first one."""
         if self._checked_at is None:
             return None
-        return audit_document.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
+        return node_audit.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
 
-    def _charge(self, snapshot: process_listing.ProcessSnapshot) -> None:
+    def _charge(self, measured: process_listing.DriverListing, gpus: Iterable[Gpu]) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
-        self._overheads.update(snapshot.readings, snapshot.silent)
-        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in snapshot.seen.gpus}
+        self._overheads.update(measured.readings, measured.silent)
+        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
             if uuid in kinds:  # not a MIG device, whose contexts are smaller
@@ -185,9 +182,9 @@ class Auditor:
             )
             self._arbiter.publish_context_bytes(uuids)
 
-    def _compare(self, now: float, snapshot: process_listing.ProcessSnapshot, shares: Iterable[SeenShare]) -> None:
+    def _compare(self, now: float, used: Mapping[excess.Place, float], shares: Iterable[SeenShare]) -> None:
         """Compare the GPU time that shares used, according to the driver, with the time that they were allowed."""
-        self._usage.update(now, snapshot.used)
+        self._usage.update(now, used)
         held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.lease_usage()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
@@ -195,7 +192,7 @@ class Auditor:
             for share in (shares if now < self._compared_from + WITHOUT_ARBITER_SECONDS else ())
             for grant, record in zip(share.tenant.grants, share.enforced, strict=True)
         }
-        self._excess.update(now, used=snapshot.used, held=held, turns=turns)
+        self._excess.update(now, used=used, held=held, turns=turns)
 
     def _report_troubles(self) -> None:
         """Send one Event per process and share, and kill processes if that is configured."""
@@ -215,7 +212,7 @@ class Auditor:
             if key in certain:
                 self._kill(audited)
             elif key not in self._reported:
-                self._event(audited, audit_document.process_sentence(self.audit, audited))
+                self._event(audited, node_audit.process_sentence(self.audit, audited))
         beyond = {
             (share.namespace, share.pod, share.containers, share.gpu): share
             for share in self.audit.shares
@@ -223,7 +220,7 @@ class Auditor:
         }
         for key, share in beyond.items():
             if key not in self._reported:
-                note = audit_document.overuse_sentence(self.audit, share)
+                note = node_audit.overuse_sentence(self.audit, share)
                 self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset((*troubles, *beyond))
 
@@ -231,7 +228,7 @@ class Auditor:
         problem = kill(audited.process, identify=self._identify, proc=self._proc)
         what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
         if not problem or audited.key not in self._reported:
-            self._event(audited, f"{audit_document.process_sentence(self.audit, audited)}; {what}")
+            self._event(audited, f"{node_audit.process_sentence(self.audit, audited)}; {what}")
 
     def _event(self, audited: AuditedProcess, note: str) -> None:
         extra = {"gpu": audited.process.gpu, "pid": audited.process.pid, "state": str(audited.state)}

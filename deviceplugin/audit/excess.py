@@ -34,7 +34,6 @@ class Overuse:
 
     @property
     def sentence(self) -> str:
-        """The excess as a sentence."""
         used, allowed = round(100 * self.used), round(100 * self.allowed)
         return f"the driver ran its kernels for {used}% of the time, but the arbiter allowed {allowed}%"
 

@@ -1,16 +1,24 @@
-"""The audit's observations of a moment, and its results for every process and share. Values only."""
+"""The audit's observations of a moment, and its results for every process and share. Values only.
+
+The audit's outputs: the JSON of GET /audit, the GPUNode's condition, the messages of Events, and metrics. Pure.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, Final
+
+from prometheus_client import Metric
+from prometheus_client.core import GaugeMetricFamily
 
 from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Overuse, Place
-from deviceplugin.host.identity import Container
-from gpushare.gpunode import Gpu
+from deviceplugin.host.kernel_process import Container
+from gpushare import contract
+from gpushare.gpunode import Condition, Gpu
 
 ProcessIdentity = tuple[int, int]  # a process's pid and start time in kernel ticks
 
@@ -109,7 +117,6 @@ class AuditedProcess:
 
     @property
     def key(self) -> Hashable:
-        """A key that identifies the process on its GPU."""
         return self.process.gpu, self.process.identity
 
 
@@ -137,7 +144,6 @@ class AuditedShare:
 
     @property
     def overhead_bytes(self) -> int:
-        """The memory that its processes use beyond their charges."""
         return self.enforced.overhead_bytes if self.enforced is not None else 0
 
     @property
@@ -158,10 +164,148 @@ class NodeAudit:
     suspects: frozenset[Hashable] = frozenset()
 
     def in_state(self, state: LimitState) -> tuple[AuditedProcess, ...]:
-        """Return the processes with this state."""
         return tuple(process for process in self.processes if process.state is state)
 
     def label(self, uuid: str) -> str:
-        """Return a GPU's name for sentences."""
         index = next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
         return f"GPU {uuid}" if index is None else f"GPU {index} ({uuid})"
+
+
+ALL_LIMITED: Final = "limits apply to every process on a shared GPU"
+_MAX_NAMED: Final = 10
+
+
+def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str, Any]:
+    """Return the document. checked_at: Unix seconds."""
+    return {
+        "node": node_name,
+        "checkedAt": round(checked_at, 3),
+        "problem": "; ".join(problem.sentence for problem in audit.problems),
+        "blind": any(problem.blind for problem in audit.problems),
+        "gpus": [
+            {
+                "uuid": gpu.uuid,
+                "index": gpu.index,
+                "mode": str(gpu.mode),
+                "processes": [_process_json(process) for process in audit.processes if process.process.gpu == gpu.uuid],
+            }
+            for gpu in audit.gpus
+        ],
+        "shares": [_share_json(share) for share in audit.shares],
+    }
+
+
+def condition(audit: NodeAudit) -> Condition:
+    """Return the condition LimitsInForce, with all reasons if it is False."""
+    kind = contract.CONDITION_LIMITS_IN_FORCE
+    unlimited, foreign = audit.in_state(LimitState.UNLIMITED), audit.in_state(LimitState.FOREIGN)
+    # Skip shares with unlimited processes: each process has its own sentence.
+    around = {(process.namespace, process.pod, process.process.gpu) for process in unlimited}
+    differing = [
+        share for share in audit.shares if not share.in_force and (share.namespace, share.pod, share.gpu) not in around
+    ]
+    sentences = [process_sentence(audit, process) for process in (*unlimited, *foreign)]
+    sentences += [_share_sentence(audit, share, share.reason) for share in differing]
+    if sentences:
+        reason = "ShareBeyondLimit" if any(share.overuse is not None for share in differing) else "LimitsDiffer"
+        reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else reason
+        more = len(sentences) - _MAX_NAMED
+        message = "; ".join((*sentences[:_MAX_NAMED], *([f"and {more} more"] if more > 0 else [])))
+        return Condition(kind, "False", reason, message)
+    blind = [problem.sentence for problem in audit.problems if problem.blind]
+    if blind:
+        return Condition(kind, "Unknown", "AuditIncomplete", "; ".join(blind))
+    return Condition(
+        kind, "True", "Audited", "; ".join((ALL_LIMITED, *(problem.sentence for problem in audit.problems)))
+    )
+
+
+def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
+    of = f" of the pod {audited.namespace}/{audited.pod}" if audited.pod else ""
+    process = audited.process
+    where = audit.label(process.gpu)
+    return f"{process.name} (process {process.pid}){of} runs without limits on {where}: {audited.reason}"
+
+
+def overuse_sentence(audit: NodeAudit, share: AuditedShare) -> str:
+    return _share_sentence(audit, share, share.overuse.sentence if share.overuse is not None else "")
+
+
+def _share_sentence(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
+    return f"the pod {share.namespace}/{share.pod} on {audit.label(share.gpu)}: {reason}"
+
+
+def _process_json(process: AuditedProcess) -> dict[str, Any]:
+    return {
+        "pid": process.process.pid,
+        "name": process.process.name,
+        "namespace": process.namespace,
+        "pod": process.pod,
+        "container": process.container,
+        "usedBytes": process.process.used_bytes,
+        "chargedBytes": process.charged_bytes,
+        "state": str(process.state),
+        "reason": process.reason,
+    }
+
+
+def _share_json(share: AuditedShare) -> dict[str, Any]:
+    enforced = share.enforced
+    return {
+        "namespace": share.namespace,
+        "pod": share.pod,
+        "containers": list(share.containers),
+        "gpu": share.gpu,
+        "requestPercent": share.request_percent,
+        "limitPercent": share.limit_percent,
+        "limitBytes": share.limit_bytes,
+        "enforcedRequestPercent": enforced.request_percent if enforced is not None else None,
+        "enforcedLimitPercent": enforced.limit_percent if enforced is not None else None,
+        "enforcedBytes": enforced.memory_bytes if enforced is not None else None,
+        "chargedBytes": share.charged_bytes,
+        "overheadBytes": share.overhead_bytes,
+        "usedPercent": round(100 * share.overuse.used) if share.overuse is not None else None,
+        "letPercent": round(100 * share.overuse.allowed) if share.overuse is not None else None,
+        "processes": share.processes,
+        "withLibrary": share.with_library,
+        "inForce": share.in_force,
+        "reason": share.reason,
+    }
+
+
+def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
+    labels = ["node", "gpu", "index", "model"]
+    unlimited = GaugeMetricFamily(
+        "gpushare_gpu_unlimited_processes",
+        "Processes of share containers that run without limits, in two audits in a row.",
+        labels=labels,
+    )
+    foreign = GaugeMetricFamily(
+        "gpushare_gpu_foreign_processes",
+        "Processes on a fractional GPU that belong to no share, in two audits in a row.",
+        labels=labels,
+    )
+    for gpu in audit.gpus:
+        values = [node_name, gpu.uuid, str(gpu.index), gpu.model]
+        for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
+            metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(state)))
+    beyond = GaugeMetricFamily(
+        "gpushare_share_beyond_limit_memory_bytes",
+        "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0.",
+        labels=["node", "namespace", "pod", "containers", "gpu"],
+    )
+    compute = GaugeMetricFamily(
+        "gpushare_share_beyond_limit_compute_ratio",
+        "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver.",
+        labels=["node", "namespace", "pod", "containers", "gpu"],
+    )
+    for share in audit.shares:
+        if share.processes:
+            of = [node_name, share.namespace, share.pod, ",".join(share.containers), share.gpu]
+            beyond.add_metric(of, share.beyond_bytes)
+            compute.add_metric(of, share.overuse.used - share.overuse.allowed if share.overuse is not None else 0.0)
+    complete = GaugeMetricFamily(
+        "gpushare_audit_complete", "1 if the last audit was complete; /audit says why not.", labels=["node"]
+    )
+    complete.add_metric([node_name], float(not audit.problems))
+    yield from (unlimited, foreign, beyond, compute, complete)

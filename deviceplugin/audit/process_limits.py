@@ -7,15 +7,17 @@ seconds later it does not.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
-from deviceplugin.audit import share_limits
+from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import (
     AuditedProcess,
+    AuditedShare,
     LimitState,
     NodeAudit,
     Problem,
@@ -24,8 +26,8 @@ from deviceplugin.audit.node_audit import (
     SeenProcess,
     SeenShare,
 )
-from deviceplugin.host.identity import Container
-from gpushare import pod
+from deviceplugin.host.kernel_process import Container
+from gpushare import pod, quantity
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -63,7 +65,7 @@ def check(
     if unseen:
         why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
         problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
-    shares, differing = share_limits.check(seen, node, audited_processes, suspects)
+    shares, differing = _check_shares(seen, node, audited_processes, suspects)
     return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
@@ -147,3 +149,105 @@ class _Processes:
         if container is None or manifest is None:
             return "", "", ""
         return *pod.namespaced_name(manifest), tenant.container_name(manifest, container.container_id) or ""
+
+
+GONE: Final = "the GPUNode no longer has this share, but its processes still run"
+_MAX_NAMED: Final = 5
+
+_SharePlace = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
+
+
+def _check_shares(
+    seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
+) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
+    """Return every share of the GPUNode on each of its GPUs, and running shares that it lacks; and the next suspects.
+
+    processes: already checked. Those that bypassed their share's limits are confirmed, so they count immediately.
+    """
+    around = collections.defaultdict[_SharePlace, list[AuditedProcess]](list)
+    for process in processes:
+        if process.state is LimitState.UNLIMITED and process.place is not None:
+            around[*process.place, process.process.gpu].append(process)
+    shares, waiting = [], set()
+    for place, share in _compared(seen.shares, node, seen.overuse):
+        if share.reason:
+            waiting.add(("share", *place))
+        differs = share.reason if ("share", *place) in suspects else ""
+        reason = _got_around(around[place]) or differs or (share.overuse.sentence if share.overuse is not None else "")
+        shares.append(dataclasses.replace(share, in_force=not reason, reason=reason or _memory_reason(share)))
+    return tuple(shares), frozenset(waiting)
+
+
+def _compared(
+    seen: Iterable[SeenShare], node: GpuNode, beyond: Mapping[tuple[str, str], Overuse]
+) -> Iterator[tuple[_SharePlace, AuditedShare]]:
+    """Yield each share with its place. Its reason says how it differs from the GPUNode; empty if it does not."""
+    by_place: dict[tuple[str, int], SeenShare] = {}
+    for seen_share in seen:
+        entry = tenant.find_allocation(seen_share.tenant, node)
+        if entry is not None:
+            by_place[entry.id, seen_share.tenant.share] = seen_share
+            continue
+        for gpu, grant in enumerate(seen_share.tenant.grants):
+            of = seen_share.tenant
+            share = AuditedShare(of.namespace, of.pod, of.containers, grant.uuid, 0, 0, 0, reason=GONE)
+            yield (of.key, of.share, grant.uuid), _measured(share, seen_share, gpu, beyond)
+    for entry in node.allocations:
+        for position, ledger_share in enumerate(() if entry.is_backfill_reservation else entry.shares):
+            amounts = (ledger_share.request_percent, ledger_share.limit_percent, ledger_share.memory_bytes)
+            for gpu, uuid in enumerate(ledger_share.gpu_uuids):
+                share = AuditedShare(entry.pod.namespace, entry.pod.name, ledger_share.containers, uuid, *amounts)
+                running = by_place.get((entry.id, position))
+                if running is not None:
+                    share = _measured(share, running, gpu, beyond)
+                    without = sum(member.with_library is False for member in running.members)
+                    may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
+                    reason = f"the library is not loaded in {without} of its {share.processes} processes"
+                    share = dataclasses.replace(
+                        share, reason=_difference(share, may_bytes) or (reason if without else "")
+                    )
+                yield (entry.id, position, uuid), share
+
+
+def _measured(
+    share: AuditedShare, seen: SeenShare, gpu: int, beyond: Mapping[tuple[str, str], Overuse]
+) -> AuditedShare:
+    return dataclasses.replace(
+        share,
+        enforced=seen.enforced[gpu],
+        charged_bytes=sum(member.charged_bytes[gpu] for member in seen.members),
+        processes=len(seen.members),
+        with_library=sum(member.with_library is True for member in seen.members),
+        overuse=beyond.get((share.gpu, seen.tenant.key)),
+    )
+
+
+def _difference(share: AuditedShare, may_bytes: Collection[int]) -> str:
+    enforced = share.enforced
+    assert enforced is not None  # noqa: S101 - only of shares that have processes
+    compute = (enforced.request_percent, enforced.limit_percent) == (share.request_percent, share.limit_percent)
+    if compute and enforced.memory_bytes in may_bytes:  # also the smaller size while the share is shrinking
+        return ""
+    amounts = _amounts(enforced.request_percent, enforced.limit_percent, enforced.memory_bytes)
+    granted = _amounts(share.request_percent, share.limit_percent, share.limit_bytes)
+    return f"its processes run with {amounts}, but the GPUNode grants {granted}"
+
+
+def _got_around(processes: Sequence[AuditedProcess]) -> str:
+    if not processes:
+        return ""
+    names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
+    more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
+    return f"{names}{more} bypassed its limits"
+
+
+def _memory_reason(share: AuditedShare) -> str:
+    if not share.beyond_bytes:
+        return ""
+    beyond = quantity.format_bytes(share.beyond_bytes)
+    return f"including contexts, it uses {beyond} more than its limit: it gets no more memory until it frees that much"
+
+
+def _amounts(request_percent: int, limit_percent: int, memory_bytes: int) -> str:
+    memory = quantity.format_bytes(memory_bytes)
+    return f"a request of {request_percent}%, a limit of {limit_percent}% and {memory} of memory"

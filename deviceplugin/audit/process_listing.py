@@ -1,10 +1,8 @@
 """Scans the node: NVML's process lists between two readings of the ledgers, and the kernel's view of each process.
 
 Everything here blocks and runs in threads. Reading the mappings of a process that hangs in the driver can block, so the
-kernel's part runs outside of the driver's thread.
-
-A process's mappings are a long text, and the library never leaves a process. So a process is described once and
-afterwards only checked for identity. The time for reading mappings is limited per container and scan.
+kernel's part runs outside of the driver's thread. The mappings are a long text, and the library never leaves a process:
+so a process is described once and afterwards only checked for identity, in a limited time per container and scan.
 """
 
 from __future__ import annotations
@@ -14,17 +12,17 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.arbiter.ledgers import pages
 from deviceplugin.arbiter.socket_server import Identify
-from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place
 from deviceplugin.audit.node_audit import Problem, ProcessIdentity, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
+from deviceplugin.link.running_shares import RunningShare
 from gpushare import contract
 from gpushare.gpunode import Gpu, Mode
 from gpushare.refusal import Refusal
@@ -32,41 +30,6 @@ from gpushare.refusal import Refusal
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
 CONTAINER_SECONDS: Final = 0.25  # per scan, for the mappings of one container's processes
 LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # a mapped ledger's name in /proc/PID/maps
-
-
-class LimitsPageView(Protocol):
-    """The part of a limits page that the audit reads."""
-
-    def read(self) -> tuple[pages.LimitsRecord, ...]:
-        """Return the page's record of each GPU. Raises PagesError."""
-
-
-class RegisteredView(Protocol):
-    """A process that has a slot."""
-
-    @property
-    def pid(self) -> int: ...
-    @property
-    def start_ticks(self) -> int: ...
-
-
-class ShareLedgerView(Protocol):
-    """A share with processes (by slot) and its pages."""
-
-    @property
-    def tenant(self) -> Tenant: ...
-    @property
-    def members(self) -> Mapping[int, RegisteredView]: ...
-    @property
-    def limits(self) -> LimitsPageView: ...
-    @property
-    def ledger(self) -> pages.Ledger: ...
-
-    def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """Return a process's certain bytes on a GPU, and how often they were about to shrink. Raises PagesError."""
-
-    def overhead_bytes(self, slot: int, gpu: int) -> int:
-        """Return the counted overhead of a process on a GPU."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -80,23 +43,12 @@ class _Known:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ProcessSnapshot:
-    """The result of a scan. silent: GPUs whose processes could not be listed this time.
+class DriverListing:
+    """The driver's part of a scan: the listed processes by GPU. silent: GPUs that could not be listed this time.
 
     used: the fraction of time since the last scan in which the driver ran kernels of a share, if it reports that.
     works: whether anything of a share may have run since then.
     """
-
-    seen: Seen
-    readings: dict[Key, Reading]
-    silent: frozenset[str]
-    used: dict[Place, float]
-    works: dict[Place, bool]
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DriverListing:
-    """The driver's part of a scan: the listed processes by GPU; the other fields are as in `ProcessSnapshot`."""
 
     readings: dict[Key, Reading]
     listed: list[tuple[str, nvml.NvmlProcess]]
@@ -123,13 +75,7 @@ class ProcessScanner:
         self._lost_ticks = lost_ticks
         self._read_until_us: dict[str, int] = {}  # by GPU: the end of the last utilisation sample
 
-    def scan(
-        self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView], unreachable: Iterable[ProcessIdentity]
-    ) -> ProcessSnapshot:
-        """Scan once in the calling thread. Processes that start or exit meanwhile may or may not be included."""
-        return self.describe(self.measure(gpus, groups), gpus, groups, unreachable)
-
-    def measure(self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]) -> DriverListing:
+    def measure(self, gpus: Sequence[Gpu], groups: Sequence[RunningShare]) -> DriverListing:
         """Read the driver's lists between two readings of the ledgers."""
         readings: dict[Key, Reading] = {}
         listed: list[tuple[str, nvml.NvmlProcess]] = []
@@ -161,9 +107,9 @@ class ProcessScanner:
         self,
         measured: DriverListing,
         gpus: Sequence[Gpu],
-        groups: Sequence[ShareLedgerView],
+        groups: Sequence[RunningShare],
         unreachable: Iterable[ProcessIdentity],
-    ) -> ProcessSnapshot:
+    ) -> Seen:
         """Describe the listed processes and the members of shares from the kernel's view."""
         self._spent_seconds.clear()
         shares = [share for group in groups if (share := self._share(group)) is not None]
@@ -175,11 +121,10 @@ class ProcessScanner:
         ]
         there = {process.identity for process in processes} | set(members.values())
         self._known = {identity: known for identity, known in self._known.items() if identity in there}
-        seen = Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(measured.problems))
-        return ProcessSnapshot(seen, measured.readings, measured.silent, measured.used, measured.works)
+        return Seen(tuple(gpus), tuple(processes), tuple(shares), frozenset(unreachable), tuple(measured.problems))
 
     def _used(
-        self, gpus: Sequence[Gpu], groups: Sequence[ShareLedgerView]
+        self, gpus: Sequence[Gpu], groups: Sequence[RunningShare]
     ) -> tuple[dict[Place, float], dict[Place, bool]]:
         utilizations: dict[str, Mapping[int, float]] = {}
         for gpu in gpus:
@@ -210,14 +155,13 @@ class ProcessScanner:
         return utilization.parts if utilization is not None and since_us else None
 
     def _measure(
-        self, uuid: str, groups: Sequence[ShareLedgerView], readings: dict[Key, Reading]
+        self, uuid: str, groups: Sequence[RunningShare], readings: dict[Key, Reading]
     ) -> tuple[nvml.NvmlProcess, ...]:
         """List a GPU's processes, and add the readings of those that belong to shares. Raises NvmlError."""
-        on_gpu = _SharesOnGpu(groups, uuid)
-        before = on_gpu.charged()
+        before = _charged(groups, uuid)
         running = self._driver.users(uuid)
         used = {process.pid: process.memory_bytes for process in running}
-        for identity, (charged_bytes, expected_bytes) in on_gpu.charged().items():
+        for identity, (charged_bytes, expected_bytes) in _charged(groups, uuid).items():
             used_bytes = used.get(identity[0])
             if identity in before and used_bytes is not None:
                 readings[uuid, identity] = Reading(used_bytes, before[identity][0], charged_bytes, expected_bytes)
@@ -241,7 +185,7 @@ class ProcessScanner:
             outside=known.container.reason if isinstance(known.container, Refusal) else "",
         )
 
-    def _share(self, group: ShareLedgerView) -> SeenShare | None:
+    def _share(self, group: RunningShare) -> SeenShare | None:
         """Describe a share; None if it ended with its last process."""
         members = []
         try:
@@ -262,9 +206,8 @@ class ProcessScanner:
             container = self._identify(pid)
             if known is not None and known.with_library:
                 mapped: tuple[bool | None, bool] = True, known.orphaned
-            elif self._spent_seconds[container] < CONTAINER_SECONDS / (
-                1 if known is None else 2
-            ):  # reserve half of the time for new processes
+            # half of the time is for new processes
+            elif self._spent_seconds[container] < CONTAINER_SECONDS / (1 if known is None else 2):
                 began = time.monotonic()
                 mapped = self._mapped(identity)
                 self._spent_seconds[container] += time.monotonic() - began
@@ -289,22 +232,17 @@ class ProcessScanner:
         return with_library, start_ticks < self._lost_ticks() and LEDGER in mapped
 
 
-class _SharesOnGpu:
-    """The shares on one GPU, with their processes' charges and expected context sizes there."""
-
-    def __init__(self, groups: Sequence[ShareLedgerView], uuid: str) -> None:
-        self._shares = [
-            (group, gpu) for group in groups for gpu, grant in enumerate(group.tenant.grants) if grant.uuid == uuid
-        ]
-
-    def charged(self) -> dict[ProcessIdentity, tuple[int, int]]:
-        charges = {}
-        for group, gpu in self._shares:
+def _charged(groups: Sequence[RunningShare], uuid: str) -> dict[ProcessIdentity, tuple[int, int]]:
+    """Return the charges of the shares' processes on a GPU, and the expected sizes of their contexts."""
+    charges = {}
+    for group in groups:
+        for gpu, grant in enumerate(group.tenant.grants):
+            if grant.uuid != uuid:
+                continue
             try:
                 expected_bytes = group.limits.read()[gpu].context_bytes
                 for slot, member in list(group.members.items()):
-                    charged_bytes = group.ledger.slot_bytes(slot)[gpu]
-                    charges[member.pid, member.start_ticks] = (charged_bytes, expected_bytes)
+                    charges[member.pid, member.start_ticks] = (group.ledger.slot_bytes(slot)[gpu], expected_bytes)
             except pages.PagesError:
                 continue
-        return charges
+    return charges

@@ -1,4 +1,4 @@
-"""The system call bpf(2): maps, programs for the devices of a cgroup, and their pins in the bpf file system.
+"""The system call bpf(2): programs for the devices of a cgroup, their map of registered processes, and their pins.
 
 libc has no function for it, so it is called by number, with the layouts of `union bpf_attr` in linux/bpf.h. All
 functions raise OSError with the kernel's error.
@@ -10,8 +10,12 @@ import ctypes
 import os
 import platform
 import struct
+import time
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final
+
+from deviceplugin.denial import program
 
 _NUMBERS: Final = {"x86_64": 321, "aarch64": 280}
 _ATTRIBUTES_BYTES: Final = 128
@@ -32,15 +36,12 @@ _BPF_FS_MAGIC: Final = 0xCAFE4A11
 _libc: Final = ctypes.CDLL(None, use_errno=True)
 
 
-def _bpf(command: int, attributes: bytes) -> int:
-    buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_BYTES)
-    return _call(command, buffer)
-
-
-def _call(command: int, buffer: ctypes.Array[ctypes.c_char]) -> int:
+def _bpf(command: int, attributes: bytes | ctypes.Array[ctypes.c_char]) -> int:
+    """Call the kernel. attributes: a buffer if the kernel answers in it."""
     number = _NUMBERS.get(platform.machine())
     if number is None:
         raise OSError(f"the number of bpf(2) is unknown for {platform.machine()}")
+    buffer = ctypes.create_string_buffer(attributes, _ATTRIBUTES_BYTES) if isinstance(attributes, bytes) else attributes
     answer: int = _libc.syscall(number, command, buffer, _ATTRIBUTES_BYTES)
     if answer < 0:
         code = ctypes.get_errno()
@@ -57,7 +58,6 @@ class Map:
         self._value_bytes = value_bytes
 
     def get(self, key: bytes) -> bytes | None:
-        """Return the value of a key, or None."""
         value = ctypes.create_string_buffer(self._value_bytes)
         try:
             self._element(_LOOKUP, key, value)
@@ -66,7 +66,6 @@ class Map:
         return value.raw
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Set the value of a key."""
         self._element(_UPDATE, key, ctypes.create_string_buffer(value, self._value_bytes))
 
     def drop(self, key: bytes) -> None:
@@ -77,7 +76,6 @@ class Map:
             return
 
     def every_key(self) -> frozenset[bytes]:
-        """Return all keys."""
         keys: set[bytes] = set()
         following = ctypes.create_string_buffer(self._key_bytes)
         key: bytes | None = None
@@ -95,12 +93,6 @@ class Map:
         keys = ctypes.create_string_buffer(key, self._key_bytes) if key is not None else None
         addresses = [ctypes.addressof(buffer) if buffer is not None else 0 for buffer in (keys, value)]
         _bpf(command, struct.pack("<IxxxxQQQ", self.descriptor, *addresses, 0))  # 0: BPF_ANY
-
-
-def make_map(name: str, *, key_bytes: int, value_bytes: int, most: int) -> int:
-    """Create a map, and return its descriptor."""
-    sizes = (key_bytes, value_bytes, most)
-    return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, name.encode()))
 
 
 def load(name: str, instructions: bytes) -> int:
@@ -138,7 +130,7 @@ def attached(cgroup: int) -> frozenset[int]:
     ids = (ctypes.c_uint32 * MAX_PROGRAMS)()
     fields = struct.pack("<4IQI", cgroup, _CGROUP_DEVICE, 0, 0, ctypes.addressof(ids), MAX_PROGRAMS)
     buffer = ctypes.create_string_buffer(fields, _ATTRIBUTES_BYTES)
-    _call(_QUERY, buffer)
+    _bpf(_QUERY, buffer)
     (count,) = struct.unpack_from("<I", buffer.raw, 24)
     return frozenset(ids[:count])
 
@@ -152,14 +144,12 @@ def identity(program: int) -> tuple[int, bytes]:
 
 
 def is_bpf_fs(directory: Path) -> bool:
-    """Whether the directory is in a bpf file system."""
     status = ctypes.create_string_buffer(_STATFS_BYTES)
     done: int = _libc.statfs(os.fsencode(directory), status)
     return done == 0 and bool(struct.unpack_from("<q", status)[0] == _BPF_FS_MAGIC)
 
 
 def pin(descriptor: int, path: Path) -> None:
-    """Pin a descriptor at a path of a bpf file system."""
     name = ctypes.create_string_buffer(os.fsencode(path))
     _bpf(_PIN, struct.pack("<QII", ctypes.addressof(name), descriptor, 0))
 
@@ -171,3 +161,50 @@ def pinned(path: Path) -> int | None:
         return _bpf(_GET, struct.pack("<QII", ctypes.addressof(name), 0, 0))
     except FileNotFoundError:
         return None
+
+
+RENEW_SECONDS: Final = 30.0
+# How long only registered processes get a GPU while no arbiter runs. After that, every process does. An upgrade takes
+# less; a node where the option or gpushare was removed does not stay locked.
+AWAY_SECONDS: Final = 600.0
+_NANOSECONDS: Final = 10**9
+MAX_REGISTERED: Final = 1 << 16
+
+Who = tuple[int, int]  # a process: pid and start ticks
+
+
+class RegisteredMap:
+    """The map behind a descriptor. Errors of the kernel raise OSError."""
+
+    def __init__(self, descriptor: int, *, clock_ns: Callable[[], int] = time.monotonic_ns) -> None:
+        self._map = Map(descriptor, key_bytes=program.KEY.size, value_bytes=program.VALUE.size)
+        self._clock_ns = clock_ns
+
+    def renew(self) -> None:
+        """Let the arbiter count as running for another AWAY_SECONDS."""
+        until = self._clock_ns() + round(AWAY_SECONDS * _NANOSECONDS)
+        self._map.put(program.KEY.pack(program.ARBITER_KEY), program.VALUE.pack(until, 0))
+
+    def add(self, pid: int, start_ticks: int) -> None:
+        """Register a process, as the program that next opens a device file."""
+        self._map.put(program.KEY.pack(pid), program.VALUE.pack(start_ticks, 0))
+
+    def drop(self, pid: int) -> None:
+        """Remove a process that has ended or become another program."""
+        self._map.drop(program.KEY.pack(pid))
+
+    def replace(self, processes: Iterable[Who]) -> None:
+        """Register exactly these processes. Those that were registered already keep their program."""
+        wanted = dict(processes)
+        for key in self._map.every_key() - {program.KEY.pack(number) for number in (program.ARBITER_KEY, *wanted)}:
+            self._map.drop(key)
+        for pid, start_ticks in wanted.items():
+            value = self._map.get(program.KEY.pack(pid))
+            if value is None or program.VALUE.unpack(value)[0] != start_ticks:
+                self.add(pid, start_ticks)
+
+
+def make_registered_map() -> int:
+    """Create an empty map, and return its descriptor."""
+    sizes = (program.KEY.size, program.VALUE.size, MAX_REGISTERED)
+    return _bpf(_MAP_CREATE, struct.pack("<7I16s", _HASH, *sizes, _NO_PREALLOC, 0, 0, b"gpushare"))

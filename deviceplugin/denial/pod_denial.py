@@ -1,8 +1,11 @@
 """Denies the devices to unregistered processes of pods with shares, before their containers are created.
 
-The cgroup of a pod exists before its containers do, so the program is attached there. If another container of the pod
-may have whole GPUs, whose programs do not register, that would take these away. Such a pod is left out, and named in
-the condition.
+The program is attached to the pod's cgroup rather than the container's, which does not exist yet, and where container
+runtimes attach and replace programs of their own. If another container of the pod may have whole GPUs, whose programs
+do not register, that would take these away: such a pod is left out, and named in the condition.
+
+Program and map are pinned in the bpf file system. So the next agent finds the registered processes, and replaces the
+program atomically wherever it is attached. It stays attached as long as the cgroup exists, with or without an agent.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import os
+from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.denial import denial_program
+from deviceplugin.denial import kernel, program
+from deviceplugin.host import kernel_process
 from gpushare import contract, pod
 from gpushare.gpunode import Condition
 from gpushare.pod import PodJson
@@ -26,6 +31,128 @@ SECONDS: Final = 2.0  # between two rounds, for pods whose start the kubelet did
 DENIED: Final = "a process in a container with a share gets no GPU unless it is registered with the arbiter"
 _NVIDIA: Final = "nvidia.com/"
 _MAX_NAMED: Final = 10
+PIN_DIRECTORY: Final = "gpushare"  # in the bpf file system
+PINNED_MAP: Final = "registered-1"  # with the version of its keys and values
+PINNED_PROGRAM: Final = "program"
+BTF: Final = Path("/sys/kernel/btf/vmlinux")
+BESIDE_V1: Final = "unified"  # where systemd mounts cgroup v2 next to the hierarchies of v1
+_FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
+_CAPABILITIES: Final = {"BPF": 39, "NET_ADMIN": 12, "PERFMON": 38}
+_ALL_OF_THEM: Final = {"SYS_ADMIN": 21}
+MAX_LEVELS: Final = 8  # kind: kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…, in a container of a node
+
+
+class DenialError(Exception):
+    """Devices cannot be denied on this node; the message is a sentence that says why."""
+
+
+class DenialProgram:
+    """A loaded program. The arbiter gets `map_descriptor`. Its owner closes it."""
+
+    def __init__(self, cgroup_root: Path, *, map_descriptor: int, loaded: int, before: int | None) -> None:
+        self._cgroup_root = cgroup_root
+        self.map_descriptor = map_descriptor
+        self._program = loaded
+        self._id, _ = kernel.identity(loaded)
+        self._before = before
+        self._before_id = kernel.identity(before)[0] if before is not None else None
+
+    def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
+        """Attach the program to these pods. Return the pods that have a cgroup. Raises DenialError."""
+        cgroups = pod_cgroups(self._cgroup_root) if pod_uids else {}
+        there = frozenset(uid for uid in pod_uids if uid in cgroups)
+        for uid in there:
+            try:
+                directory = os.open(cgroups[uid], os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+                try:
+                    attached = kernel.attached(directory)
+                    if self._id not in attached:
+                        replaces = self._before if self._before_id in attached else None
+                        kernel.attach(directory, self._program, instead_of=replaces)
+                finally:
+                    os.close(directory)
+            except FileNotFoundError:
+                continue  # the pod has just ended
+            except OSError as error:
+                raise DenialError(
+                    f"the kernel did not attach the program to {cgroups[uid]}: {error.strerror}"
+                ) from error
+        return there
+
+    def close(self) -> None:
+        """Close all descriptors. The program stays attached."""
+        for descriptor in (self.map_descriptor, self._program, self._before):
+            if descriptor is not None:
+                os.close(descriptor)
+
+
+def load_program(
+    bpf_root: Path, cgroup_root: Path, *, proc: Path, majors: Collection[int] | None = None
+) -> DenialProgram:
+    """Load the program for the driver's devices, or for these major numbers. Raises DenialError."""
+    if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
+        raise DenialError("the agent is not in the host's pid namespace (the node is a container, as with kind)")
+    if not is_cgroup_v2(cgroup_root):
+        beside = cgroup_root / BESIDE_V1
+        remedy = f"; cgroup v2 is at {beside}: set --cgroup-root={beside}" if is_cgroup_v2(beside) else ""
+        raise DenialError(f"{cgroup_root} is not cgroup v2, which denying devices needs{remedy}")
+    if not kernel.is_bpf_fs(bpf_root):
+        raise DenialError(f"no bpf file system is mounted at {bpf_root} (systemd mounts one at /sys/fs/bpf)")
+    missing = kernel_process.missing_capabilities(_CAPABILITIES, proc=proc)
+    if missing and kernel_process.missing_capabilities(_ALL_OF_THEM, proc=proc):
+        raise DenialError(
+            f"the agent lacks the capabilities {', '.join(missing)} (see config/components/deny-unregistered)"
+        )
+    try:
+        offsets = program.offsets(BTF.read_bytes(), program.FIELDS)
+    except (OSError, program.FieldsError) as error:
+        raise DenialError(f"this kernel has no usable type information at {BTF}: {error}") from error
+    numbers = majors if majors is not None else program.majors((proc / "devices").read_text())
+    try:
+        return _load(bpf_root, cgroup_root, numbers, offsets)
+    except PermissionError as error:
+        raise DenialError(
+            f"the kernel does not allow the agent to load the program: {error.strerror}; its seccomp profile must "
+            "allow bpf(2) (see config/components/deny-unregistered)"
+        ) from error
+    except OSError as error:
+        raise DenialError(f"the kernel rejects the program: {error.strerror or error}") from error
+
+
+def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: program.Offsets) -> DenialProgram:
+    kept = bpf_root / PIN_DIRECTORY
+    kept.mkdir(mode=0o700, exist_ok=True)
+    descriptor = kernel.pinned(kept / PINNED_MAP)
+    before = kernel.pinned(kept / PINNED_PROGRAM) if descriptor is not None else None
+    if descriptor is None:
+        descriptor = kernel.make_registered_map()
+        kernel.pin(descriptor, kept / PINNED_MAP)
+    loaded = kernel.load("gpushare", program.assemble(majors, offsets, descriptor))
+    if before is not None and kernel.identity(before)[1] == kernel.identity(loaded)[1]:
+        os.close(loaded)
+        return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
+    # Pin it at once, while the previous one is still attached: if the agent ends here, two equal programs stay
+    # attached.
+    (kept / PINNED_PROGRAM).unlink(missing_ok=True)
+    kernel.pin(loaded, kept / PINNED_PROGRAM)
+    return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)
+
+
+def is_cgroup_v2(root: Path) -> bool:
+    return (root / "cgroup.controllers").exists()
+
+
+def pod_cgroups(directory: Path, levels: int = MAX_LEVELS) -> dict[str, Path]:
+    """Return the cgroup directories of pods by UID."""
+    found: dict[str, Path] = {}
+    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # it may just have been removed
+        for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
+            uid = kernel_process.pod_of(entry.name)
+            if uid is not None:
+                found[uid] = directory / entry.name
+            elif levels > 1:
+                found |= pod_cgroups(directory / entry.name, levels - 1)
+    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,7 +164,6 @@ class Chosen:
 
 
 def choose(pods: Iterable[PodJson]) -> Chosen:
-    """Choose the pods to cover among the pods of this node."""
     uids, left_out = set(), []
     for manifest in pods:
         if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
@@ -81,7 +207,7 @@ class PodDenial:
 
     def __init__(
         self,
-        made: denial_program.DenialProgram | None,
+        made: DenialProgram | None,
         problem: str,
         *,
         pods: Callable[[], Iterable[PodJson]] = tuple,
@@ -96,12 +222,10 @@ class PodDenial:
 
     @property
     def is_on(self) -> bool:
-        """Whether the kernel denies the devices to pods."""
         return self._denial is not None
 
     @property
     def map_descriptor(self) -> int | None:
-        """The descriptor of the map for the arbiter, or None."""
         return self._denial.map_descriptor if self._denial is not None else None
 
     def cover(self, pod_uid: str = "") -> None:
@@ -110,22 +234,20 @@ class PodDenial:
             return
         known = tuple(self._pods())
         if pod_uid and all(pod.uid(manifest) != pod_uid for manifest in known):
-            raise denial_program.DenialError(f"the pod {pod_uid} is not known to the agent yet")
+            raise DenialError(f"the pod {pod_uid} is not known to the agent yet")
         chosen = choose(known)
         new = chosen.uids - self._covered
         self._covered = (self._covered & chosen.uids) | self._denial.attach(new)
         self._set_condition("", chosen.left_out)
         if pod_uid in chosen.uids - self._covered:
-            raise denial_program.DenialError(
-                f"the cgroup of the pod {pod_uid} was not found, so no process could be denied its GPU"
-            )
+            raise DenialError(f"the cgroup of the pod {pod_uid} was not found, so no process could be denied its GPU")
 
     async def run(self) -> None:
         """Attach the program in a loop, for pods that were running or that started without Allocate."""
         while True:
             try:
                 self.cover()
-            except denial_program.DenialError as error:
+            except DenialError as error:
                 self._set_condition(str(error), ())
             await asyncio.sleep(SECONDS)
 
@@ -153,8 +275,8 @@ def opened(
         yield PodDenial(None, "")
         return
     try:
-        made = denial_program.load(bpf_root, cgroup_root, proc=proc)
-    except denial_program.DenialError as error:
+        made = load_program(bpf_root, cgroup_root, proc=proc)
+    except DenialError as error:
         yield PodDenial(None, str(error), pods=pods, changed=changed)
         return
     try:

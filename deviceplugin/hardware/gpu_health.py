@@ -15,7 +15,7 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.disk import records, whole_file
+from deviceplugin.host import records
 
 logger = logging.getLogger(__name__)
 
@@ -112,14 +112,14 @@ class FaultLog:
         except FileNotFoundError:
             return {}
         except (OSError, ValueError, TypeError, KeyError) as error:
-            extra = {"set_aside": str(whole_file.set_aside(self._path)), "err": str(error)}
+            extra = {"set_aside": str(records.set_aside(self._path)), "err": str(error)}
             logger.warning("Starting without the previous agent's GPU faults", extra=extra)
             return {}
 
     def write(self, faults: Faults) -> None:
         """Write the faults. A write error is only logged: health checks go on."""
-        document = {"boot": self._boot, "faults": {uuid: records.write(fault) for uuid, fault in faults.items()}}
+        document = {"boot": self._boot, "faults": {uuid: records.to_json(fault) for uuid, fault in faults.items()}}
         try:
-            whole_file.write(self._path, json.dumps(document))
+            records.write_file(self._path, json.dumps(document))
         except OSError as error:
             logger.warning("Could not write the GPU faults", extra={"err": str(error)})

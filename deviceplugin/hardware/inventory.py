@@ -8,8 +8,8 @@ from pathlib import Path
 
 from deviceplugin.allocation import answer
 from deviceplugin.hardware import nvml, nvml_call, nvml_mig
-from deviceplugin.state import mig_instance
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state import node_state
+from deviceplugin.state.node_state import Unreadable
 from gpushare.gpunode import Gpu
 from gpushare.modes import hardware_gpu
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
@@ -61,7 +61,7 @@ class DiscoveredGpu:
     """A GPU and the driver's description of its MIG devices."""
 
     gpu: HardwareGpu
-    devices: tuple[mig_instance.MigDevice, ...] = ()
+    devices: tuple[node_state.MigDevice, ...] = ()
 
 
 DiscoveredGpus = Mapping[str, DiscoveredGpu]  # by UUID

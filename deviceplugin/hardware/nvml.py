@@ -20,7 +20,7 @@ import pynvml
 
 from deviceplugin.hardware import nvml_call, nvml_events
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask, function_named, try_ask
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare.gpunode import Gpu
 from gpushare.mig import parted
 

@@ -17,7 +17,7 @@ import pynvml
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import NvmlProcess
 from deviceplugin.hardware.nvml_call import NEED_NO_ANSWER, NvmlError, ask
-from deviceplugin.state import mig_instance as instance
+from deviceplugin.state import node_state as instance
 from gpushare.mig import catalogue
 from gpushare.mig.instance_layout import Geometry, ProfileGeometry
 from gpushare.mig.profile import ALL_MEDIA, GRAPHICS, MEDIA, Profile, memory_gb_of_mib

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_events, nvml_topology
 from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.state.offer import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, Offer, Unreadable
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 

@@ -17,7 +17,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from deviceplugin.hardware import nvml_call, nvml_mig
-from deviceplugin.state.mig_instance import GpuInstance, MigMode
+from deviceplugin.state.node_state import GpuInstance, MigMode
 from gpushare.mig import instance_layout
 from gpushare.mig.instance_layout import Geometry, ProfileGeometry, Wanted
 from gpushare.mig.profile import Profile

@@ -1,1 +1,6 @@
-"""Reads what /proc and cgroups say about processes and containers, for agent and arbiter."""
+"""The host: what /proc and cgroups say about processes and containers, for agent and arbiter, and the agent's files.
+
+kernel_process  a process: the peer of a socket, its life, container, mappings and capabilities
+records         dataclasses as JSON, and atomic writes
+library         installs the library that share containers mount, and removes it when it is no longer used
+"""

@@ -1,21 +1,23 @@
-"""Reads the kernel's view of a process: the peer of a socket, whether it lives, and its mappings.
+"""Reads the kernel's view of a process: the peer of a socket, whether it lives, its container, and its mappings.
 
 A pid alone is ambiguous, because the kernel reuses it. A process here is a pid with its start time, and a pidfd, which
-becomes readable once all threads of the process are dead.
-
-Process names and mapped paths are bytes that the process chooses, and need not be valid text.
+becomes readable once all threads of the process are dead. Process names and mapped paths are bytes that the process
+chooses, and need not be valid text.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import os
+import re
 import select
 import socket
 import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
+
+from gpushare.refusal import Refusal
 
 PROC: Final = Path("/proc")
 # The maximum number of mappings takes seven megabytes with paths of usual length. The rest of a longer list is not
@@ -70,30 +72,22 @@ def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | No
 def with_start(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
     """Return the pid and the start of its process, or None if it is gone."""
     try:
-        return pid, _start_ticks(pid, proc)
+        return pid, int(_stat(pid, proc)[19])
     except (OSError, IndexError, ValueError):
         return None
 
 
-def _start_ticks(pid: int, proc: Path) -> int:
-    return int(_stat(pid, proc)[19])
-
-
 def _stat(pid: int, proc: Path) -> list[bytes]:
-    """Return the fields of its stat file from the third on. The name in parentheses before them may contain
-    anything.
-    """
+    """Return the fields of its stat file after the name, which is in parentheses and may contain anything."""
     return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
 def _open(pid: int, pidfd: int, proc: Path) -> KernelProcess:
-    try:
-        held = KernelProcess(pid, _start_ticks(pid, proc), pidfd)
-        if held.is_dead():
-            raise ProcessLookupError(f"the process {pid} has ended")
-    except (OSError, IndexError, ValueError) as error:
+    started = with_start(pid, proc=proc)
+    held = KernelProcess(*started, pidfd) if started is not None else None
+    if held is None or held.is_dead():
         os.close(pidfd)
-        raise ProcessLookupError(f"the process {pid} has ended") from error
+        raise ProcessLookupError(f"the process {pid} has ended")
     return held
 
 
@@ -106,7 +100,6 @@ def is_stopped(pid: int, *, proc: Path = PROC) -> bool:
 
 
 def parent(pid: int, *, proc: Path = PROC) -> int | None:
-    """Return the pid of its parent, or None if it is gone."""
     try:
         return int(_stat(pid, proc)[1])
     except (OSError, IndexError, ValueError):
@@ -205,5 +198,76 @@ def missing_capabilities(wanted: dict[str, int] = TO_TAKE_OVER, *, proc: Path = 
 
 
 def boot_id(*, proc: Path = PROC) -> str:
-    """Return the kernel's id of the current boot."""
     return (proc / "sys/kernel/random/boot_id").read_text().strip()
+
+
+_UID: Final = r"([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})"
+_ID: Final = r"([0-9a-f]{64})"
+# The slices of a kubelet's --cgroup-root precede `kubepods`, as in kind: `kubelet-kubepods-burstable-pod…`.
+_SLICES: Final = r"(?:(?:[a-zA-Z0-9_.]+-)*kubepods(?:-[a-z]+)?-)?"
+_POD: Final = re.compile(rf"{_SLICES}pod{_UID}(?:\.slice)?")
+_CONTAINER: Final = re.compile(rf"(?:(?:cri-containerd|crio|docker|libpod)-)?{_ID}(?:\.scope)?")
+_BOTH: Final = re.compile(rf"{_SLICES}pod{_UID}\.slice:[a-z-]+:{_ID}")
+# The kubelet's cgroups for pods and their parents. In a cgroup namespace, the pod's own name may come first.
+_POD_PARENT: Final = re.compile(r"(?:[a-zA-Z0-9_.]+-)*kubepods(?:[-.].*)?|pod[0-9a-f_-]{32,36}(?:\..*)?", re.DOTALL)
+
+IN_NO_POD: Final = Refusal("this process is not in a container of a pod")
+IN_SEVERAL: Final = Refusal("this process is in the cgroups of several containers at once")
+NOT_UNDERSTOOD: Final = Refusal(
+    "this process is in a pod's cgroup, but the agent does not recognize its container's cgroup"
+)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Container:
+    """A container of a pod, by pod UID and container id."""
+
+    pod_uid: str
+    container_id: str
+
+
+def container_of(text: str) -> Container | Refusal:
+    """Return the container of a process with this text of /proc/PID/cgroup, or a refusal.
+
+    Kubelet and container runtime name cgroups in a few ways (v1 and v2, cgroupfs and systemd drivers), always with the
+    pod's UID and then the container's id:
+
+        /kubepods/burstable/podUID/ID
+        /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
+        /kubepods-burstable-podUID.slice:cri-containerd:ID
+        /kubepods.slice/kubepods-podUID.slice/crio-ID.scope/container
+
+    Outer cgroups come in front: the container that a kind node is, or `..` in a cgroup namespace. A container can
+    create cgroups with any name below its own, so only the outermost pod counts. All hierarchies of cgroup v1 must
+    agree; those without a pod do not matter. A process below `kubepods` that matches none of these forms is refused, so
+    that it is never mistaken for a process of the host.
+    """
+    # `splitlines` would also split at vertical tabs and eight other characters that cgroup names may contain.
+    paths = [line.split(":", 2)[-1] for line in text.split("\n")]
+    containers = {container for path in paths if (container := _from_path(path)) is not None}
+    if len(containers) > 1:
+        return IN_SEVERAL
+    if containers:
+        return containers.pop()
+    below_pods = any(_POD_PARENT.fullmatch(component) for path in paths for component in path.split("/"))
+    return NOT_UNDERSTOOD if below_pods else IN_NO_POD
+
+
+def pod_of(component: str) -> str | None:
+    """Return the UID of the pod whose cgroup has this name, or None."""
+    pod = _POD.fullmatch(component)
+    return pod[1].replace("_", "-") if pod else None
+
+
+def _from_path(path: str) -> Container | None:
+    components = path.split("/")
+    for position, component in enumerate(components):
+        both = _BOTH.fullmatch(component)
+        if both:
+            return Container(both[1].replace("_", "-"), both[2])
+        pod = pod_of(component)
+        if pod is not None:
+            below = components[position + 1] if position + 1 < len(components) else ""
+            container = _CONTAINER.fullmatch(below)
+            return Container(pod, container[1]) if container else None
+    return None

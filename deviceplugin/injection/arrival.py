@@ -21,7 +21,7 @@ from typing import Any, Final
 
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
@@ -68,7 +68,6 @@ class Arrivals:
         self.missing: tuple[str, ...] = ()
 
     async def run(self) -> None:
-        """Check periodically until cancelled."""
         while True:
             await self.step()
             await asyncio.sleep(POLL_SECONDS)

@@ -4,6 +4,8 @@ A configured strategy is used as it is. Without one, the agent uses what it has 
 NVIDIA's runtime gave the agent's own container a driver because it is the node's default runtime; CDI, if the runtime
 supports it and this agent can write the specifications; and the environment again for pods that name the agent's
 RuntimeClass. Strategies that are known not to work are refused, because a container would start without a GPU.
+
+The node settings in force, combined with the injection decision.
 """
 
 from __future__ import annotations
@@ -11,13 +13,18 @@ from __future__ import annotations
 import dataclasses
 import enum
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
-from deviceplugin.allocation import answer, cdi
+from deviceplugin.allocation import answer
+from deviceplugin.state.node_state import ModesInForce, Observable
+from gpushare import pod
+from gpushare.config.node_settings import NodeSettings
 from gpushare.contract import CONDITION_DEVICES_INJECTED as INJECTED
 from gpushare.contract import REASON_NOTHING_INJECTS
 from gpushare.gpunode import Condition
+from gpushare.modes import assignment
+from gpushare.pod import PodJson
 
 _MAX_NAMED: Final = 20  # containers in a message
 _CLASS: Final = "nvidia"  # prefix of NVIDIA's runtimes: nvidia, nvidia-cdi, nvidia-legacy
@@ -84,8 +91,7 @@ class Injection:
 
     @property
     def uses_cdi(self) -> bool:
-        """Whether containers get CDI device names."""
-        return any(map(cdi.is_strategy, self.strategies))
+        return any(map(answer.uses_cdi, self.strategies))
 
     def allows(self, runtime_class: str) -> bool:
         """Whether pods with this RuntimeClass (empty for none) get their devices."""
@@ -109,7 +115,7 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
     if named:
         assessments = [_assess(strategy, facts) for strategy in named]
     else:
-        assessments = [_assess(answer.ENVVAR, facts), _assess(cdi.CRI, facts)]
+        assessments = [_assess(answer.ENVVAR, facts), _assess(answer.CDI_CRI, facts)]
         # CDI may be disabled without notice. Unless it is configured, use it only if it is known to be enabled.
         assessments = (
             [assessments[0], dataclasses.replace(assessments[1], works=Works.NO)]
@@ -129,7 +135,7 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
             "their start"
         )
         return Injection(strategies, Condition(INJECTED, "True", "RuntimeClass", sentence), needs_class=name)
-    if cdi.is_strategy(best.strategy):
+    if answer.uses_cdi(best.strategy):
         return Injection(strategies, Condition(INJECTED, "True", "CdiDevices", f"{best.strategy}: {best.why}"))
     return Injection(strategies, Condition(INJECTED, "True", "DefaultRuntime", f"{best.strategy}: {best.why}"))
 
@@ -147,10 +153,10 @@ def _refused(strategies: tuple[str, ...], assessments: list[_Assessment]) -> Inj
 
 
 def _assess(strategy: str, facts: InjectionFacts) -> _Assessment:
-    if not cdi.is_strategy(strategy):
+    if not answer.uses_cdi(strategy):
         return _Assessment(strategy, *_assess_environment(facts))
     works, why = _assess_cdi(facts)
-    if strategy == cdi.ANNOTATIONS and works is Works.NO and not facts.cdi_problem:
+    if strategy == answer.CDI_ANNOTATIONS and works is Works.NO and not facts.cdi_problem:
         # NVIDIA's runtime can be configured to read the annotations itself.
         works = min(_assess_environment(facts)[0], Works.UNKNOWN)
     return _Assessment(strategy, works, why)
@@ -195,3 +201,51 @@ def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
             f"{facts.runtime} ignores CDI unless enable_cdi = true, and its configuration is not visible",
         )
     return Works.YES, f"{facts.runtime} supports CDI, and this agent writes the specifications"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeInjection:
+    """The node's settings in force; if they name no strategy, the decision provides it.
+
+    facts: observed at startup. runtime: as the Node reports it now. pods: the node's pods, including the agent's own,
+    which has `pod_uid`.
+    """
+
+    in_force: Observable[ModesInForce]
+    facts: InjectionFacts
+    _: dataclasses.KW_ONLY
+    runtime: Callable[[], str]
+    pods: Callable[[], Iterable[PodJson]]
+    pod_uid: str
+
+    def injection(self) -> Injection:
+        """Decide from what is known now."""
+        own = (
+            next((manifest for manifest in self.pods() if pod.uid(manifest) == self.pod_uid), None)
+            if self.pod_uid
+            else None
+        )
+        facts = dataclasses.replace(
+            self.facts,
+            runtime=self.runtime(),
+            runtime_class=None if own is None else pod.runtime_class(own),
+        )
+        settings = self.in_force.value.settings
+        return decide(facts, settings.device_list_strategies if settings.names_strategies else ())
+
+    def settings(self) -> NodeSettings:
+        """Return the settings in force, with the chosen strategies."""
+        return dataclasses.replace(self.in_force.value.settings, device_list_strategies=self.injection().strategies)
+
+    @property
+    def offered(self) -> assignment.DeviceOffer:
+        return self.in_force.value.offered
+
+    @property
+    def closed(self) -> frozenset[str]:
+        return self.in_force.value.closed
+
+    @property
+    def refusal(self) -> str:
+        """Why containers get no device, if no strategy is configured; empty if they get one."""
+        return "" if self.in_force.value.settings.names_strategies else self.injection().refusal

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.agent_settings import AgentSettings
-from deviceplugin.cdi import driver_root
+from deviceplugin.injection import driver_root
 from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract
 
@@ -145,7 +145,6 @@ def inspect(settings: AgentSettings, environment: Mapping[str, str], *, own: Pat
 
 
 def mount_points(mountinfo: str) -> frozenset[str]:
-    """Return all mount points from the text of /proc/PID/mountinfo."""
     lines = (line.split() for line in mountinfo.splitlines())
     return frozenset(fields[4] for fields in lines if len(fields) > 4)
 

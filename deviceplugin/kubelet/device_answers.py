@@ -6,9 +6,9 @@ import dataclasses
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from deviceplugin.allocation import answer, greedy, preference
-from deviceplugin.cdi import specs
-from deviceplugin.injection.in_force import NodeInjection
+from deviceplugin.allocation import answer, preference
+from deviceplugin.injection import cdi_specs
+from deviceplugin.injection.decision import NodeInjection
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.mps import daemon_files, limits
@@ -55,9 +55,14 @@ class DeviceAnswers:
         )
         try:
             self.described(self.in_force.settings())
-        except specs.SpecError as error:
+        except cdi_specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        limits_env = {} if shared is None else self._mps_limits(devices)
+        limits_env = {}
+        if shared is not None:
+            first = devices[0]
+            limits_env = limits.container_environment(
+                self.memory_bytes(first.gpu), replicas=first.replicas, held=len(devices)
+            )
         self.allocated(resource, device_ids)
         return messages.ContainerAllocateResponse(
             envs={**response.envs, **limits_env},
@@ -90,7 +95,7 @@ class DeviceAnswers:
                 policy=self.in_force.settings().allocation_policy,
                 scores=self.scores(),
             )
-        except greedy.AllocationError as error:
+        except preference.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         self._check_devices(resource, chosen)
         return chosen
@@ -110,7 +115,7 @@ class DeviceAnswers:
         known = self._devices(resource)
         try:
             preference.check_request(resource, device_ids, known)
-        except greedy.AllocationError as error:
+        except preference.AllocationError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
         devices = [known[identity] for identity in device_ids]
         closed = sorted({device.gpu for device in devices} & self.in_force.closed)
@@ -130,7 +135,3 @@ class DeviceAnswers:
                 f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
         return self.mps(gpus[0])
-
-    def _mps_limits(self, devices: Sequence[Offered]) -> dict[str, str]:
-        device = devices[0]
-        return limits.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

@@ -1,10 +1,8 @@
-"""Registers a plugin with the kubelet, and again whenever the kubelet forgets it.
+"""Runs one plugin per advertised resource: registers it with the kubelet, and again whenever the kubelet forgets it.
 
 The kubelet calls back on our socket inside Register, so the plugin serves before it registers. When the kubelet starts,
 it removes every socket in its directory and recreates `kubelet.sock`. It decides about its pods 0.3 to 0.9 s later, and
-permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s, while the rest of
-the registration is checked every second. If the kubelet drops our stream without a restart, the plugin registers again
-as well.
+permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s then.
 
 Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
 replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each
@@ -28,7 +26,7 @@ from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state import advertisement
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 from gpushare.cluster import retrying
 
 logger = logging.getLogger(__name__)
@@ -117,12 +115,26 @@ class Registration:
             return CHECK_SECONDS
         intact = self._server is not None and _identity(self._socket) == self._served_at
         known = self._registered_with == kubelet and self._options == plugin_service.options(self._served.answers)
-        if intact and known and self._is_listened_to():
+        if self._servicer.streams:
+            self._listened_to = self._clock()
+        # whether the kubelet has called ListAndWatch since the last registration
+        was_called = self._servicer.calls > self._calls
+        silent = self._clock() - self._listened_to >= (DROPPED_SECONDS if was_called else SILENT_SECONDS)
+        if intact and known and not silent:
             if self.hung_up and self._clock() - self._registered_at >= STEADY_SECONDS:
                 self._hangups, self.hung_up, self.problem = 0, "", ""
                 self._changed()
             return CHECK_SECONDS
-        self._count_hangups(is_dropped=intact and known)
+        if not (intact and known):
+            self._hangups, self.hung_up = 0, ""
+        elif was_called:
+            self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
+        if self._hangups >= MAX_HANGUPS:
+            count = len(self._advertised.value.get(self._served.name, ()))
+            self.hung_up = (
+                f"the kubelet closes the stream when it gets the {count} devices of {self._served.name}: it accepts "
+                "lists up to 4 MiB, so reduce replicas; if there are few devices, see the kubelet's log"
+            )
         try:
             if not intact:
                 await self._serve()
@@ -190,29 +202,6 @@ class Registration:
             with contextlib.suppress(FileNotFoundError):
                 self._socket.unlink()
 
-    def _is_listened_to(self) -> bool:
-        if self._servicer.streams:
-            self._listened_to = self._clock()
-        most_seconds = DROPPED_SECONDS if self._was_called else SILENT_SECONDS
-        return self._clock() - self._listened_to < most_seconds
-
-    @property
-    def _was_called(self) -> bool:
-        """Whether the kubelet has called ListAndWatch since the last registration."""
-        return self._servicer.calls > self._calls
-
-    def _count_hangups(self, *, is_dropped: bool) -> None:
-        if not is_dropped:
-            self._hangups, self.hung_up = 0, ""
-        elif self._was_called:
-            self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
-        if self._hangups >= MAX_HANGUPS:
-            count = len(self._advertised.value.get(self._served.name, ()))
-            self.hung_up = (
-                f"the kubelet closes the stream when it gets the {count} devices of {self._served.name}: it accepts "
-                "lists up to 4 MiB, so reduce replicas; if there are few devices, see the kubelet's log"
-            )
-
     async def _another_agent_listens(self) -> bool:
         """Whether another process listens on our socket's path. At our start, an existing socket is replaced."""
         there = _identity(self._socket)
@@ -247,3 +236,110 @@ def _sentence(error: Exception) -> str:
     if isinstance(error, grpc.aio.AioRpcError):
         return f"{error.details()} ({error.code().name})"
     return str(error)
+
+
+# A resource that is no longer advertised keeps its plugin with an empty list for this time: the kubelet would otherwise
+# report the last devices as capacity for another five minutes.
+EMPTY_SECONDS: Final = 10.0
+
+
+class Plugins:
+    """Keeps a registration for each resource of `advertised`. Plugins start and stop independently.
+
+    answers: returns the allocator of a resource. registered: receives the resources whose plugins the kubelet knows.
+    hung_up: receives the reason if the kubelet keeps closing the stream of a resource, else an empty string.
+    """
+
+    def __init__(
+        self,
+        advertised: Observable[advertisement.Advertisement],
+        *,
+        answers: Callable[[str], plugin_service.ContainerAllocator],
+        directory: Path,
+        registered: Observable[frozenset[str]] | None = None,
+        hung_up: Observable[str] | None = None,
+        empty_seconds: float = EMPTY_SECONDS,
+    ) -> None:
+        self._advertised = advertised
+        self._answers = answers
+        self._directory = directory
+        self._registered = registered or Observable(frozenset())
+        self._hung_up = hung_up or Observable("")
+        self._empty_seconds = empty_seconds
+        self._registrations: dict[str, Registration] = {}
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._endings: dict[str, asyncio.TimerHandle] = {}
+        self._failed = asyncio.get_running_loop().create_future()
+
+    @property
+    def problem(self) -> str:
+        """A sentence that says why the kubelet does not list an advertised resource; empty if it lists all."""
+        wanted = self._advertised.value
+        return "; ".join(
+            registration.problem
+            for name, registration in self._registrations.items()
+            if registration.problem and name in wanted
+        )
+
+    async def run(self) -> None:
+        following = asyncio.create_task(self._follow())
+        try:
+            await asyncio.wait({following, self._failed}, return_when=asyncio.FIRST_COMPLETED)
+            for done in (following, self._failed):
+                if done.done():
+                    await done
+        finally:
+            following.cancel()
+            for handle in self._endings.values():
+                handle.cancel()
+            tasks = list(self._tasks.values())
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _follow(self) -> None:
+        async for wanted in self._advertised.follow():
+            for name in wanted:
+                self._start(name)
+            for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
+                loop = asyncio.get_running_loop()
+                self._endings[name] = loop.call_later(
+                    plugin_service.REMOVAL_SECONDS + self._empty_seconds, self._end, name
+                )
+
+    def _start(self, name: str) -> None:
+        ending = self._endings.pop(name, None)
+        if ending is not None:
+            ending.cancel()
+        if name in self._tasks:
+            return
+        registration = Registration(
+            plugin_service.ServedResource(name, self._answers(name)),
+            advertised=self._advertised,
+            directory=self._directory,
+            changed=self._publish,
+        )
+        self._registrations[name] = registration
+        self._tasks[name] = asyncio.create_task(registration.run(), name=name)
+        self._tasks[name].add_done_callback(self._ended)
+
+    def _publish(self) -> None:
+        self._registered.publish(
+            frozenset(name for name, registration in self._registrations.items() if not registration.problem)
+        )
+        self._hung_up.publish(
+            "; ".join(registration.hung_up for registration in self._registrations.values() if registration.hung_up)
+        )
+
+    def _end(self, name: str) -> None:
+        del self._endings[name]
+        logger.info("Stopped serving a resource", extra={"resource": name})
+        self._tasks.pop(name).cancel()
+        del self._registrations[name]
+        self._publish()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and not self._failed.done():
+            error = task.exception() or RuntimeError(f"the plugin of {task.get_name()} ended unexpectedly")
+            with contextlib.suppress(asyncio.InvalidStateError):
+                self._failed.set_exception(error)

@@ -21,7 +21,7 @@ from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state import advertisement
 from deviceplugin.state.advertisement import AdvertisedDevice, Advertisement
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +117,6 @@ class DevicePlugin(services.DevicePluginServicer):
     async def GetDevicePluginOptions(  # noqa: N802
         self, _: messages.Empty, __: Context
     ) -> messages.DevicePluginOptions:
-        """Return whether we have a preference and need PreStartContainer."""
         return options(self._answers)
 
     async def ListAndWatch(  # noqa: N802
@@ -169,7 +168,6 @@ class DevicePlugin(services.DevicePluginServicer):
     async def GetPreferredAllocation(  # noqa: N802
         self, request: messages.PreferredAllocationRequest, context: Context
     ) -> messages.PreferredAllocationResponse:
-        """Return the devices that fit best together; the kubelet may choose others."""
         answers = []
         for container in request.container_requests:
             try:

@@ -2,31 +2,30 @@
 
 Allocate cannot know the pod that it is called for, and does not have to. The arbiter applies the limits: it asks the
 kernel which container a process is in. NVIDIA's runtime reads the GPU from the environment, where the webhook wrote it.
-A CDI name is derived from the device ids; `share_start` describes the device once the pod is known.
-
-A kubelet that has just started still counts devices of pods that ended while it was down. It admits its first pods by
-its checkpoint alone, so devices that are free in the ledger are not free for the kubelet, and a pod that it rejects
-stays rejected. It forgets ended pods only with a later pod: `UpdateAllocatedDevices`
-(`pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36) does nothing until all sources are ready, and a source is
-ready once its first pods were admitted (`syncLoopIteration` in `pkg/kubelet/kubelet.go`). So for its first minute the
-kubelet gets that many additional devices.
+A CDI name is derived from the device ids; `ShareStart` describes the device once the pod is known.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import time
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.allocation import cdi
-from deviceplugin.kubelet import plugin_registration
-from deviceplugin.kubelet.share_start import ShareStart
+from deviceplugin.allocation import answer
+from deviceplugin.arbiter import tenant
+from deviceplugin.denial import pod_denial
+from deviceplugin.denial.pod_denial import PodDenial
+from deviceplugin.injection.cdi_specs import SpecError, Specs
+from deviceplugin.injection.decision import Injection
+from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.state import kubelet_checkpoint
-from gpushare import contract
+from deviceplugin.state import pod_resources
+from gpushare import contract, errors
 from gpushare.config.node_settings import NodeSettings
+from gpushare.refusal import Refusal
 
 KUBELET_START_SECONDS: Final = 60.0  # enough for the kubelet to get its first pods, even from a slow API server
 
@@ -75,10 +74,10 @@ class ShareAnswers:
         """Return the mounts, and the CDI name if one is used."""
         settings = self._settings()
         self._allocated(resource, device_ids)
-        name = cdi.share_name(device_ids)
+        name = answer.cdi_share_name(device_ids)
         if self._start is not None:
             self._start.reset(name)
-        answer = cdi.answer(
+        by_cdi = answer.cdi_answer(
             [f"{contract.CDI_SHARE_KIND}={name}"],
             settings.device_list_strategies,
             prefix=settings.cdi_annotation_prefix,
@@ -92,8 +91,8 @@ class ShareAnswers:
                 # Connecting to a socket does not write to the file system, so read-only is enough for it too.
                 _read_only(contract.CONTAINER_ARBITER_DIRECTORY, self._mounts.arbiter_directory),
             ],
-            annotations=answer.annotations,
-            cdi_devices=[messages.CDIDevice(name=device) for device in answer.devices],
+            annotations=by_cdi.annotations,
+            cdi_devices=[messages.CDIDevice(name=device) for device in by_cdi.devices],
         )
 
     def stale_devices(self, resource: str) -> int | None:
@@ -118,6 +117,11 @@ def _read_only(container_path: str, host_path: Path) -> messages.Mount:
 class StaleAllocations:
     """Devices that a starting kubelet counts for pods that have ended.
 
+    It admits its first pods by its checkpoint alone, so devices that are free in the ledger are not free for the
+    kubelet, and a pod that it rejects stays rejected. It forgets ended pods only with a later pod:
+    `UpdateAllocatedDevices` (`pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36) does nothing until its first
+    pods were admitted. So for its first minute the kubelet gets that many additional devices.
+
     directory: the kubelet's device plugin directory. living: the UIDs of the pods that have not ended. clock: Unix
     seconds, to compare with file times.
     """
@@ -125,7 +129,7 @@ class StaleAllocations:
     def __init__(
         self, directory: Path, *, living: Callable[[], Container[str]], clock: Callable[[], float] = time.time
     ) -> None:
-        self._checkpoint = directory / kubelet_checkpoint.NAME
+        self._checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self._socket = directory / plugin_registration.KUBELET_SOCKET
         self._living = living
         self._clock = clock
@@ -136,14 +140,109 @@ class StaleAllocations:
         A pod that is not known yet counts as ended. Too high a count does no harm, because the ledger decides which
         pods run.
         """
-        if not self._is_starting():
+        try:
+            if abs(self._clock() - self._socket.stat().st_ctime) >= KUBELET_START_SECONDS:
+                return None
+        except OSError:
             return None
         living = self._living()
-        held = kubelet_checkpoint.read(self._checkpoint).items()
+        held = pod_resources.read_checkpoint(self._checkpoint).items()
         return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
 
-    def _is_starting(self) -> bool:
+
+_INIT: Final = (
+    "init containers are listed only in the kubelet's file "
+    f"{pod_resources.CHECKPOINT_NAME}, which the agent must be able to read"
+)
+_APART: Final = "their shares are on different GPUs: request a different amount in one of them"
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ShareStart:
+    """The work before a share container starts, where the environment alone does not select the GPU.
+
+    PreStartContainer has the ids of the container, the kubelet's pod-resources API has the pod of these ids, and the
+    pod's allocation has the GPUs. If the pod cannot be found, the start is refused: the kubelet reports the reason in
+    the pod's status and retries. Denial of the devices to unregistered processes starts here too, because the pod's
+    cgroup exists by now.
+
+    held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
+    by namespace, pod and container name. denied: covers a pod's cgroup.
+    """
+
+    injection: Callable[[], Injection]
+    settings: Callable[[], NodeSettings]
+    held: Callable[[], Awaitable[Sequence[pod_resources.ContainerDevices]]]
+    find: Callable[[str, str, str], Awaitable[tenant.StartingContainer | Refusal]]
+    descriptions: Specs
+    denied: PodDenial
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether a container may be refused or needs preparation."""
+        return self.denied.is_on or _needs_owner(self.injection())
+
+    def reset(self, name: str) -> None:
+        """Remove the description of a CDI name whose ids are allocated again."""
+        self.descriptions.remove_share(name)
+
+    async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
+        """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
+        injection = self.injection()
+        if injection.refusal:
+            raise plugin_service.AllocateRefusedError(injection.refusal)
+        if not self.is_needed:
+            return
+        name = answer.cdi_share_name(device_ids)
+        holder = await self._given(resource, device_ids)
         try:
-            return abs(self._clock() - self._socket.stat().st_ctime) < KUBELET_START_SECONDS
-        except OSError:
-            return False
+            self.denied.cover(holder.pod_uid if isinstance(holder, tenant.StartingContainer) else "")
+        except pod_denial.DenialError as error:
+            raise plugin_service.AllocateRefusedError(str(error)) from error
+        if not _needs_owner(injection):
+            return
+        if isinstance(holder, Refusal):
+            # An earlier start of this container wrote the description: Allocate would have removed it.
+            if self.descriptions.has_share(name):
+                return
+            raise plugin_service.AllocateRefusedError(f"the GPUs of this container are unknown: {holder.reason}")
+        if not injection.allows(holder.runtime_class):
+            raise plugin_service.AllocateRefusedError(
+                f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: set runtimeClassName: "
+                f"{injection.needs_class}"
+            )
+        if injection.uses_cdi:
+            try:
+                self.descriptions.write_share(name, holder.uuids, self.settings())
+            except SpecError as error:
+                raise plugin_service.AllocateRefusedError(str(error)) from error
+
+    async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.StartingContainer | Refusal:
+        """Find the allocation of the container with these ids."""
+        ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
+        try:
+            for container in await self.held():
+                ids[container.resource, container.namespace, container.pod, container.container].update(
+                    container.device_ids
+                )
+        except pod_resources.PodResourcesError as error:
+            return Refusal(str(error))
+        self.descriptions.keep_only_shares({answer.cdi_share_name(theirs) for theirs in ids.values()})
+        holders = [owner for (held, *owner), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
+        if not holders:
+            return Refusal(
+                f"the kubelet reports no container with these {len(device_ids)} devices of {resource}: {_INIT}"
+            )
+        # The kubelet reuses an init container's ids for the containers that start after it.
+        found = [await self.find(*owner) for owner in holders]
+        if any(other != found[0] for other in found):
+            names = " and ".join(errors.quoted(container) for _, _, container in holders)
+            return Refusal(
+                f"the containers {names} use the same {len(device_ids)} devices of {resource} in turn, but {_APART}"
+            )
+        return found[0]
+
+
+def _needs_owner(injection: Injection) -> bool:
+    """Whether the container's pod must be known to inject its devices."""
+    return bool(injection.refusal or injection.needs_class or injection.uses_cdi)

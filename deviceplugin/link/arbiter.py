@@ -11,7 +11,7 @@ from typing import Any, Final, TypeVar
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.link.arbiter_process import ArbiterError
 from deviceplugin.link.lookup import Lookup
 from deviceplugin.link.running_shares import RunningShare, Shares

@@ -14,7 +14,7 @@ from typing import Final, TypeVar
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Missing, NotYet, StartingContainer, Tenant
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson

@@ -13,11 +13,12 @@ from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
-from deviceplugin.state import gpu_usage, kubelet_checkpoint, pod_resources
+from deviceplugin.host.kernel_process import Container
+from deviceplugin.state import pod_resources
 from deviceplugin.state.advertisement import COUNTERS
 from gpushare import pod
 from gpushare.allocation import Allocation
+from gpushare.modes import device_resources
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.pod import PodJson
 
@@ -76,7 +77,7 @@ class GpuUsers:
         for resource, device_id in self._just_given:
             device_ids[resource].add(device_id)
         living = {pod.uid(manifest) for manifest in self._pods() if not pod.is_terminal(manifest)}
-        for resource, ids in kubelet_checkpoint.select_pods(self._by_pod, living).items():
+        for resource, ids in pod_resources.of_pods(self._by_pod, living).items():
             device_ids[resource].update(ids)
         return device_ids
 
@@ -88,13 +89,16 @@ class GpuUsers:
         """Return the UUIDs of the GPUs and MIG devices that containers are known to have."""
         allocated = self.allocated_ids.items()
         return frozenset(
-            gpu_usage.without_replica(device_id) for name, ids in allocated if name not in COUNTERS for device_id in ids
+            device_resources.device_of(device_id)
+            for name, ids in allocated
+            if name not in COUNTERS
+            for device_id in ids
         )
 
     async def refresh(self) -> str:
         """Update `held` from the kubelet; return why that was not possible, or ""."""
         if self._checkpoint is not None:
-            self._by_pod = kubelet_checkpoint.read(self._checkpoint)
+            self._by_pod = pod_resources.read_checkpoint(self._checkpoint)
         asked_at = self._clock()
         try:
             self.held = await pod_resources.held(self._socket)
@@ -126,7 +130,7 @@ class GpuUsers:
         unanswered = {gpu.uuid: problem for gpu in known if problem}
         running, lost = await self._driver.ask(self._running, [gpu.uuid for gpu in known])
         processes = await asyncio.to_thread(self._users_of, running)
-        users = gpu_usage.users(
+        users = pod_resources.users(
             allocations=allocations,
             held=self.held,
             just_given=[device_id for resource, device_id in self._just_given if resource not in COUNTERS],
@@ -156,7 +160,7 @@ class GpuUsers:
                 lost[uuid] = str(error)
         return running, lost
 
-    def _users_of(self, running: Mapping[str, Iterable[int]]) -> dict[str, list[gpu_usage.GpuUser]]:
+    def _users_of(self, running: Mapping[str, Iterable[int]]) -> dict[str, list[pod_resources.GpuUser]]:
         """Return the users of each GPU. Blocking, so call it in a thread: a process can delay reads in its /proc."""
         own = self._own_pids() if any(running.values()) else frozenset()
         return {
@@ -164,7 +168,7 @@ class GpuUsers:
             for uuid, pids in running.items()
         }
 
-    def user(self, pid: int, own_pids: frozenset[int]) -> gpu_usage.GpuUser | None:
+    def user(self, pid: int, own_pids: frozenset[int]) -> pod_resources.GpuUser | None:
         """Return the process, or None if it has ended or is an MPS process of ours.
 
         Our processes are recognized by PID only: a process in a pod could take their name.
@@ -177,6 +181,6 @@ class GpuUsers:
             return None
         container = self._identify(pid)
         if not isinstance(container, Container):
-            return gpu_usage.GpuUser(pid, name)
+            return pod_resources.GpuUser(pid, name)
         manifest = next((manifest for manifest in self._pods() if pod.uid(manifest) == container.pod_uid), None)
-        return gpu_usage.GpuUser(pid, name, "/".join(pod.namespaced_name(manifest)) if manifest is not None else "")
+        return pod_resources.GpuUser(pid, name, "/".join(pod.namespaced_name(manifest)) if manifest is not None else "")

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.disk import records, whole_file
+from deviceplugin.host import records
 from deviceplugin.modes.desired_config import ConfiguredGpu
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.modes.assignment import Assignment
@@ -53,12 +53,12 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     """Write the file atomically, and sync it so that it survives a power failure. Raises OSError."""
     document = {
         "version": VERSION,
-        "current": records.write(checkpoint.current),
-        "gpus": {uuid: records.write(assignment) for uuid, assignment in sorted(checkpoint.gpus.items())},
-        "before": {uuid: records.write(assignment) for uuid, assignment in sorted(checkpoint.before.items())},
-        "seats": [records.write(gpu) for gpu in checkpoint.known_gpus],
+        "current": records.to_json(checkpoint.current),
+        "gpus": {uuid: records.to_json(assignment) for uuid, assignment in sorted(checkpoint.gpus.items())},
+        "before": {uuid: records.to_json(assignment) for uuid, assignment in sorted(checkpoint.before.items())},
+        "seats": [records.to_json(gpu) for gpu in checkpoint.known_gpus],
     }
-    whole_file.write(path, json.dumps(document, indent=1), lasting=True)
+    records.write_file(path, json.dumps(document, indent=1), lasting=True)
 
 
 def read(path: Path) -> Checkpoint | None:
@@ -80,6 +80,6 @@ def read(path: Path) -> Checkpoint | None:
     except OSError as error:
         raise CheckpointError(f"{path} cannot be read ({error.strerror}): the modes are determined again") from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        aside = whole_file.set_aside(path)
+        aside = records.set_aside(path)
         what = "the modes are determined again"
         raise CheckpointError(f"{path} is invalid ({error}) and is now {aside.name}: {what}") from error

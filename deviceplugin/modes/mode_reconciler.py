@@ -20,9 +20,8 @@ from deviceplugin.hardware import observation
 from deviceplugin.modes import desired_config, mode_checkpoint, setup, transition
 from deviceplugin.modes.gpu_users import GpuUsers
 from deviceplugin.state import node_state
-from deviceplugin.state.allocatable import DelayedDecrease
-from deviceplugin.state.gpunode_copy import GpuNodeCopy
-from deviceplugin.state.node_events import NodeEvents
+from deviceplugin.state.advertisement import DelayedDecrease
+from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice

@@ -22,7 +22,7 @@ from deviceplugin.modes.gpu_users import GpuUsers
 from deviceplugin.mps import limits, steps
 from deviceplugin.mps.control import ControlError
 from deviceplugin.mps.daemons import Daemons
-from deviceplugin.state.node_events import NodeEvents
+from deviceplugin.state.gpunode_copy import NodeEvents
 from gpushare import contract
 from gpushare.gpunode import Gpu, Mode
 from gpushare.mig import instance_layout

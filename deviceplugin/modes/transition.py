@@ -18,7 +18,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence, Set
 from typing import Final, Generic, TypeVar
 
 from deviceplugin.state import advertisement
-from deviceplugin.state.allocatable import Allocatable
+from deviceplugin.state.advertisement import Allocatable
 from deviceplugin.state.node_state import ConfigStatus
 from gpushare import contract
 from gpushare.config import config_choice

@@ -14,7 +14,7 @@ import stat
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.host import identity, kernel_process
+from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess
 
 SHM: Final = "shm"
@@ -112,7 +112,7 @@ def read_pid(path: Path) -> int | None:
 
 
 def _container(pid: int, proc: Path) -> object:
-    return identity.parse(kernel_process.cgroups(pid, proc=proc))
+    return kernel_process.container_of(kernel_process.cgroups(pid, proc=proc))
 
 
 def _has_pipe(pid: int, pipe: Path, proc: Path) -> bool:

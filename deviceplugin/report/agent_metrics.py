@@ -15,12 +15,12 @@ from prometheus_client.registry import Collector
 
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
-from deviceplugin.audit import audit_document
+from deviceplugin.audit import node_audit
 from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import share_metrics, share_peaks
 from deviceplugin.report.share_metrics import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare import contract, ledger
 from gpushare.gpunode import Gpu, GpuNode
 
@@ -69,7 +69,7 @@ class AgentCollector(Collector):
         yield share_metrics.allocation(now.node, now.holders, node_name=name)
         yield self._containers(now.holders)
         yield self._conditions(now.node)
-        yield from audit_document.figures(now.audit, node_name=name)
+        yield from node_audit.figures(now.audit, node_name=name)
         yield from share_peaks.metrics(now.peaks, node_name=name)
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=now.connections

@@ -10,12 +10,13 @@ import asyncio
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping
 
-from deviceplugin.host.identity import Container
-from deviceplugin.state import advertisement, gpu_usage, pod_resources
-from deviceplugin.state.node_events import NodeEvents
-from deviceplugin.state.offer import Observable, Offer, Unreadable
+from deviceplugin.host.kernel_process import Container
+from deviceplugin.state import advertisement, pod_resources
+from deviceplugin.state.gpunode_copy import NodeEvents
+from deviceplugin.state.node_state import Observable, Offer, Unreadable
 from gpushare import contract, pod
 from gpushare.gpunode import Gpu, GpuNode
+from gpushare.modes import device_resources
 from gpushare.pod import PodJson
 
 
@@ -103,7 +104,7 @@ def affected(
         (container.namespace, container.pod)
         for container in held
         if container.resource not in advertisement.COUNTERS
-        and any(gpu_of.get(gpu_usage.without_replica(identity)) == gpu for identity in container.device_ids)
+        and any(gpu_of.get(device_resources.device_of(identity)) == gpu for identity in container.device_ids)
     ]
     return tuple(dict.fromkeys((*of_ledger, *of_kubelet)))
 

@@ -13,8 +13,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
-from deviceplugin.state.node_state import NodeState
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import NodeState, Unreadable
 from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.gpunode import Condition, Gpu, GpuNode, Resize

@@ -21,9 +21,8 @@ from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.report import gpu_labels
 from deviceplugin.report.gpu_labels import Labels
-from deviceplugin.state.allocatable import Allocatable
-from deviceplugin.state.node_state import ModesInForce
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.advertisement import Allocatable
+from deviceplugin.state.node_state import ModesInForce, Observable
 from gpushare import contract, errors, quantity
 from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.gpunode import Gpu, Mode

@@ -19,13 +19,13 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.state import advertisement, gpu_usage, pod_resources
-from deviceplugin.state.node_state import ModesInForce
-from deviceplugin.state.offer import Observable, Offer
+from deviceplugin.state import advertisement, pod_resources
+from deviceplugin.state.node_state import ModesInForce, Observable, Offer
 from gpushare import gpu_capacity
 from gpushare.gpu_capacity import ShareOnGpu
 from gpushare.gpunode import GpuNode
 from gpushare.mig import profile
+from gpushare.modes import device_resources
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 POLL_SECONDS: Final = 15.0  # between two polls
@@ -76,7 +76,7 @@ class DeviceHolders:
         held: dict[tuple[str, str, str, str, str], float] = collections.defaultdict(float)
         for container in self.kubelet.held:
             for identity in container.device_ids if container.resource not in advertisement.COUNTERS else ():
-                if (device := gpu_usage.without_replica(identity)) in devices:
+                if (device := device_resources.device_of(identity)) in devices:
                     gpu, part = devices[device]
                     key = container.namespace, container.pod, container.container, container.resource, gpu
                     counts[key] += 1

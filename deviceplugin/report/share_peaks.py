@@ -22,7 +22,7 @@ from prometheus_client.core import GaugeMetricFamily
 from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
 from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.disk import records, whole_file
+from deviceplugin.host import records
 
 logger = logging.getLogger(__name__)
 
@@ -124,7 +124,7 @@ class Peaks:
         """Write the peaks to disk. A failure is only logged, as nothing depends on these figures."""
         self._written_at = self._clock()
         try:
-            whole_file.write(self._path, json.dumps([dataclasses.asdict(peak) for peak in self._peaks.values()]))
+            records.write_file(self._path, json.dumps([dataclasses.asdict(peak) for peak in self._peaks.values()]))
         except OSError as error:
             logger.warning("Could not write the peak usage of shares", extra={"err": str(error)})
 
@@ -168,6 +168,6 @@ def _read(path: Path) -> list[Peak]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError) as error:
-        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        extra = {"set_aside": str(records.set_aside(path)), "err": str(error)}
         logger.warning("Starting without the recorded peak usage of shares", extra=extra)
         return []

@@ -1,31 +1,160 @@
-"""Converts GPUs to the devices that the kubelet counts. Pure.
+"""How much the node can give, as the devices that the kubelet counts. Pure.
 
-The kubelet only counts whole devices. For shares by annotation, the node advertises one device per unit of the
-resource: 100 of `gpushare.io/gpu-percent` per GPU, and some more for shares without guaranteed compute. **The IDs of
-these devices are counters** and belong to no GPU: the webhook has chosen the pod's GPU long before the kubelet picks
-IDs, and has written it into the ledger and the pod's environment. So counters have no NUMA topology, Allocate accepts
-any of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because
-the kubelet would otherwise reject the pod at a restart. The others are healthy up to what the node can still give.
+The ledger decides which pod gets which GPU. Scheduler and kubelet only count, and must never block what the ledger has
+placed. A pod's requests count until it is deleted, so the amount of a resource is the capacity of the GPUs that take
+shares, plus what pods have on GPUs that are unhealthy, gone or changing their mode, plus what shrunk pods still count
+for. Too large an amount is harmless; too small an amount fails a correctly placed pod.
 
-In all other modes an ID stands for a GPU, a MIG device or a replica, with its NUMA node and health.
+For shares the node advertises one device per unit of the resource. **The IDs of these devices are counters** and belong
+to no GPU, because the webhook has chosen the GPU long before. So counters have no NUMA topology, Allocate accepts any
+of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because the
+kubelet would otherwise reject the pod at a restart. In all other modes an ID stands for a GPU, MIG device or replica.
 """
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterable, Mapping, Sequence
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.state import allocatable
-from deviceplugin.state.allocatable import Allocatable
-from gpushare import contract
-from gpushare.gpunode import Gpu, Mode
+from gpushare import contract, pod
+from gpushare.allocation import Allocation, GivenShare, peak
+from gpushare.config import value_parsers
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.modes import device_resources
 from gpushare.modes.assignment import DeviceOffer
+from gpushare.nodefilters import pod_requests
+from gpushare.pod import PodJson
 
+Allocatable = Mapping[str, int]  # the amount of each resource, by its name
+
+DECREASE_SECONDS: Final = 5.0
 # The resources of shares that the kubelet counts as devices.
 COUNTERS: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_IDLE)
+# The amount of each resource on a GPU that takes shares. Shares without guaranteed compute need a counted resource
+# only so that the kubelet calls Allocate for them; its units are no part of a GPU.
+PER_GPU: Final[Mapping[str, Callable[[Gpu], int]]] = {
+    contract.RESOURCE_PERCENT: lambda _: 100,
+    contract.RESOURCE_IDLE: lambda _: contract.IDLE_SHARES_PER_GPU,
+    contract.RESOURCE_MEMORY: lambda gpu: gpu.memory_bytes,
+}
+_PER_SHARE: Final[Mapping[str, Callable[[GivenShare], int]]] = {
+    contract.RESOURCE_PERCENT: lambda share: share.request_percent,
+    # all containers but the one that gets the per cent
+    contract.RESOURCE_IDLE: lambda share: len(share.containers) - bool(share.request_percent),
+    contract.RESOURCE_MEMORY: lambda share: share.memory_bytes,
+}
+
+
+def allocatable(gpus: Iterable[Gpu], node: GpuNode | None, pods: Iterable[PodJson]) -> Allocatable:
+    """Return the node's allocatable amount of each resource; 0 if no GPU takes shares and no pod has any.
+
+    gpus: the node's GPUs; node: its ledger; pods: the pods on it.
+    """
+    fractional = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL]
+    entries = [entry for entry in (node.allocations if node is not None else ()) if not entry.is_backfill_reservation]
+    counted = _counted(entries, pods)
+    units = {}
+    for name, amount in PER_GPU.items():
+        usable = {  # on GPUs where the ledger can place pods
+            gpu.uuid: amount(gpu)
+            for gpu in fractional
+            if (gpu.healthy and gpu.pending_mode is None) or name == contract.RESOURCE_IDLE
+        }
+        claimed = beyond = 0
+        for entry in entries:
+            granted = {
+                uuid: peak((share for share in entry.shares if uuid in share.gpu_uuids), _PER_SHARE[name])
+                for uuid in entry.gpu_uuids
+            }
+            most = max(sum(granted.values()), counted.get(entry.id, {}).get(name, 0))
+            claimed += most
+            beyond += most - sum(granted[uuid] for uuid in granted.keys() & usable.keys())
+        units[name] = max(sum(usable.values()) + beyond, claimed)
+    return units
+
+
+def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) -> Allocatable:
+    """Return the amounts while ledger or pods are unknown: all healthy GPUs', plus one unit per ID in use.
+
+    in_use: by resource, the IDs that containers have. This admits every pod that the ledger has placed, and it is
+    never used for placement.
+    """
+    usable = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL and gpu.healthy]
+    return {name: sum(map(amount, usable)) + len(in_use.get(name, ())) for name, amount in PER_GPU.items()}
+
+
+class DelayedDecrease:
+    """The maximum of each resource over the last `DECREASE_SECONDS` of `measure`.
+
+    The agent learns of changes to ledger, pods and kubelet at different times.
+    """
+
+    def __init__(
+        self, measure: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._measure = measure
+        self._clock = clock
+        self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # with the time it began
+
+    def __call__(self, gpus: Iterable[Gpu]) -> Allocatable:
+        now, latest = self._clock(), self._measure(gpus)
+        if not self._recent or self._recent[-1][1] != latest:
+            self._recent.append((now, latest))
+        while len(self._recent) > 1 and self._recent[1][0] <= now - DECREASE_SECONDS:
+            self._recent.popleft()  # the next sample is already older than the window
+        return {name: max(units.get(name, 0) for _, units in self._recent) for name in latest}
+
+    @property
+    def decrease_in_seconds(self) -> float:
+        """The time until the amounts may decrease; infinite if they will not."""
+        if len(self._recent) < 2:
+            return math.inf
+        return max(0.0, self._recent[1][0] + DECREASE_SECONDS - self._clock())
+
+
+def trimmed_resources(manifest: PodJson) -> dict[str, object]:
+    """Return a pod's container resources, reduced to ours, which are counted, and to those that may be whole GPUs."""
+    return {
+        kind: [
+            {
+                **({"restartPolicy": container["restartPolicy"]} if "restartPolicy" in container else {}),
+                "resources": {
+                    key: declared if key == "claims" else _without_foreign(declared or {})
+                    for key, declared in (container.get("resources") or {}).items()
+                    if key in {"requests", "limits", "claims"}
+                },
+            }
+            for container in containers
+        ]
+        for kind, containers in (
+            ("containers", pod.containers(manifest)),
+            ("initContainers", pod.init_containers(manifest)),
+        )
+    }
+
+
+def _without_foreign(amounts: Mapping[str, str]) -> Mapping[str, str]:
+    return {
+        name: text
+        for name, text in amounts.items()
+        if name.startswith((contract.PREFIX, value_parsers.RESOURCE_PREFIX))
+    }
+
+
+def _counted(entries: Iterable[Allocation], pods: Iterable[PodJson]) -> dict[str, Mapping[str, int]]:
+    """Return the resource requests of the allocations' pods, by allocation ID."""
+    uids = {entry.id: entry.pod.uid for entry in entries}
+    counted: dict[str, Mapping[str, int]] = {}
+    for manifest in pods:
+        identity = pod.annotations_of(manifest).get(contract.ALLOCATION, "")
+        if identity in uids and uids[identity] == pod.uid(manifest) and not pod.is_terminal(manifest):
+            counted[identity] = pod_requests.requests(manifest)
+    return counted
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -53,12 +182,12 @@ def of_shares(
     in_use: by resource, the IDs that containers have, in any format: an earlier release used another one.
     """
     fractional = [gpu for gpu in gpus if gpu.mode is Mode.FRACTIONAL]
-    units = usable if usable is not None else allocatable.allocatable(fractional, None, ())
+    units = usable if usable is not None else allocatable(fractional, None, ())
     return {
-        name: _counters(
+        name: _advertised_counters(
             name,
             healthy=units[name],
-            listed=sum(map(allocatable.PER_GPU[name], fractional)),
+            listed=sum(map(PER_GPU[name], fractional)),
             in_use=(in_use or {}).get(name, ()),
         )
         for name in COUNTERS
@@ -116,7 +245,9 @@ def _counter(resource: str, number: int) -> str:
     return f"{resource.removeprefix(contract.PREFIX)}-{number}"
 
 
-def _counters(resource: str, *, healthy: int, listed: int, in_use: Collection[str]) -> tuple[AdvertisedDevice, ...]:
+def _advertised_counters(
+    resource: str, *, healthy: int, listed: int, in_use: Collection[str]
+) -> tuple[AdvertisedDevice, ...]:
     """Return max(listed, healthy) counters; those in use and the first free ones are healthy."""
     most = max(healthy, listed)
     held = set(in_use)

@@ -1,13 +1,16 @@
-"""A live copy of this node's GPUNode, from the watch and from the responses to the agent's own writes."""
+"""A live copy of this node's GPUNode, from the watch and from the agent's own writes; Events about it and its pods."""
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpushare import codec, contract
-from gpushare.cluster import api_client, api_errors, informer, object_store
+from gpushare import codec, contract, pod
+from gpushare.cluster import api_client, api_errors, events, informer, object_store
 from gpushare.gpunode import GpuNode
+from gpushare.pod import PodJson
 
 
 class GpuNodeCopy:
@@ -22,7 +25,6 @@ class GpuNodeCopy:
         self.informer.subscribe(self._changed)
 
     def now(self) -> GpuNode | None:
-        """Return the newest known GPUNode; None if there is none."""
         return codec.read(self.document) if self.document is not None else None
 
     @property
@@ -56,9 +58,36 @@ class GpuNodeCopy:
 
 def _is_older(document: dict[str, Any], other: dict[str, Any] | None) -> bool:
     """Whether it is an earlier version of the same object; resource versions are growing numbers."""
-    if other is None or document["metadata"].get("uid") != other["metadata"].get("uid"):
-        return False
     try:
-        return int(document["metadata"]["resourceVersion"]) < int(other["metadata"]["resourceVersion"])
+        old, new = document["metadata"], (other or {})["metadata"]
+        return old.get("uid") == new.get("uid") and int(old["resourceVersion"]) < int(new["resourceVersion"])
     except (KeyError, ValueError):
         return False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class NodeEvents:
+    """Records Events. pods: returns the pods of the node, to look up UIDs."""
+
+    recorder: events.Recorder
+    gpunode: GpuNodeCopy
+    _: dataclasses.KW_ONLY
+    pods: Callable[[], Iterable[PodJson]]
+
+    def record(self, reason: str, note: str, *, warning: bool = False) -> None:
+        self._record(self.gpunode.reference, reason, note, warning=warning)
+
+    def record_for_pod(self, namespace: str, name: str, reason: str, note: str, *, warning: bool = False) -> None:
+        reference = {"apiVersion": "v1", "kind": "Pod", "namespace": namespace, "name": name}
+        uids = (pod.uid(manifest) for manifest in self.pods() if pod.namespaced_name(manifest) == (namespace, name))
+        uid = next(uids, "")
+        self._record(reference | ({"uid": uid} if uid else {}), reason, note, warning=warning)
+
+    def warn(self, reason: str, note: str, of: tuple[str, str] | None) -> None:
+        """Record a warning about the GPUNode and, if `of` gives a namespace and name, about that pod."""
+        self.record(reason, note, warning=True)
+        if of is not None:
+            self.record_for_pod(*of, reason, note, warning=True)
+
+    def _record(self, regarding: Mapping[str, str], reason: str, note: str, *, warning: bool) -> None:
+        self.recorder.record(regarding, reason, note, type="Warning" if warning else "Normal", action="Configure")

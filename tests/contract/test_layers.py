@@ -78,7 +78,11 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "from deviceplugin.report import share_peaks",
             "import only those below them",
         ),
-        ("deviceplugin/modes/planted.py", "from deviceplugin.kubelet import plugins", "import only those below them"),
+        (
+            "deviceplugin/modes/planted.py",
+            "from deviceplugin.kubelet import plugin_registration",
+            "import only those below them",
+        ),
         ("deviceplugin/state/planted.py", "from deviceplugin import cluster_objects", "import only those below them"),
         (
             "webhook/store/planted.py",

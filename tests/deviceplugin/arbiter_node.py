@@ -20,8 +20,8 @@ from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.departed import DepartedShares
 from deviceplugin.arbiter.ledgers import share_ledgers
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.denial.registered import RegisteredMap
-from deviceplugin.host.identity import Container
+from deviceplugin.denial.kernel import RegisteredMap
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.link import lookup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef

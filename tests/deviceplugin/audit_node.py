@@ -24,10 +24,10 @@ from typing import Any
 import prometheus_client
 from prometheus_client.registry import Collector
 
-from deviceplugin.audit import audit_document, auditor, overhead, unclaimed_memory
+from deviceplugin.audit import auditor, node_audit, overhead
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Mode
 from tests.deviceplugin import arbiter_node, linked
@@ -101,7 +101,7 @@ class Node:
 
         class Audited(Collector):
             def collect(self) -> Any:
-                return audit_document.figures(made.auditor.audit, node_name="node-a")
+                return node_audit.figures(made.auditor.audit, node_name="node-a")
 
         registry = prometheus_client.CollectorRegistry()
         registry.register(Audited())
@@ -120,7 +120,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     await made.start()
     with linked.to(made, context_bytes=sizes.bytes_on) as link:
         node = Node(opened, gpus, sizes, made, link, "end" in more)
-        link.unclaimed_bytes = functools.partial(unclaimed_memory.unclaimed_on_gpu, node.driver, link.arbiter.shares)
+        link.unclaimed_bytes = functools.partial(overhead.unclaimed_on_gpu, node.driver, link.arbiter.shares)
         sys.stdout.write("null\n")
         sys.stdout.flush()
         while line := await asyncio.to_thread(sys.stdin.readline):

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 
 from deviceplugin.arbiter.agent_channel import AgentChannel
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.link.arbiter import Arbiter, Who
 from deviceplugin.link.running_shares import RunningShare
 from tests.deviceplugin.arbiter_node import ArbiterNode

@@ -9,7 +9,7 @@ import pytest
 from deviceplugin import cluster_objects
 from deviceplugin.arbiter import tenant
 from deviceplugin.denial import pod_denial
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode

@@ -13,7 +13,7 @@ import pytest
 
 from deviceplugin.arbiter import messages
 from deviceplugin.arbiter.channel import Channel
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.link import arbiter
 from deviceplugin.link import arbiter_process as processes
 from deviceplugin.link.arbiter_process import ArbiterError

@@ -120,7 +120,7 @@ def test_every_condition_is_in_the_table_with_all_its_reasons() -> None:
     sources = (
         "report/gpunode_status.py",
         "modes/transition.py",
-        "audit/audit_document.py",
+        "audit/node_audit.py",
         "injection/decision.py",
         "denial/pod_denial.py",
     )

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.state import kubelet_checkpoint
+from deviceplugin.state import pod_resources
 from gpushare import contract, ledger
 from lab import lab_layout
 from tests import builders
@@ -101,8 +101,8 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     user.apply(manifest)
     uid = user.running("warmed")["metadata"]["uid"]
 
-    kept = kubelet_checkpoint.containers(
-        installed.kubelet_directory(installed.nodes[0]) / "device-plugins" / kubelet_checkpoint.NAME
+    kept = pod_resources.checkpoint_containers(
+        installed.kubelet_directory(installed.nodes[0]) / "device-plugins" / pod_resources.CHECKPOINT_NAME
     )
     ids = {name: kept[uid, name, contract.RESOURCE_PERCENT] for name in ("warm", "main")}
     assert (len(ids["warm"]), len(ids["main"])) == (80, 70)

@@ -9,9 +9,8 @@ import pytest
 
 from deviceplugin.arbiter.ledgers import ledger_record, share_ledgers
 from deviceplugin.audit import overhead
-from deviceplugin.disk import whole_file
 from deviceplugin.hardware import gpu_health
-from deviceplugin.host import kernel_process
+from deviceplugin.host import kernel_process, records
 from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report import share_peaks
 from gpushare import contract
@@ -53,7 +52,7 @@ def test_unreadable_files_are_set_aside_and_the_agent_starts(tmp_path: Path, cap
         mode_checkpoint.read(tmp_path / "book.json")
     said = [str(vars(entry).get("set_aside", "")) for entry in caplog.records]
     for name in names:
-        aside = tmp_path / f"{name}{whole_file.UNREADABLE}"
+        aside = tmp_path / f"{name}{records.UNREADABLE}"
         assert aside.read_text() == NOT_KNOWN
         assert name == "book.json" or str(aside) in said
         assert not (tmp_path / name).exists()
@@ -70,7 +69,7 @@ async def test_a_ledger_with_an_unknown_page_layout_is_set_aside(
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
     assert ledger_record.all_in(tmp_path) == []
-    assert path.with_name(f"{path.name}{whole_file.UNREADABLE}").exists()
+    assert path.with_name(f"{path.name}{records.UNREADABLE}").exists()
 
 
 def test_unknown_fields_of_a_newer_ledger_record_are_ignored(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from deviceplugin.arbiter.tenant import Tenant, invalid
-from deviceplugin.disk import records, whole_file
+from deviceplugin.host import records
 from gpushare import contract
 
 
@@ -44,7 +44,7 @@ def write(directory: Path, record: LedgerRecord) -> None:
     document = dataclasses.asdict(record)
     del document["tenant"]["group"]  # 0.1.0 rejects unknown fields; joining processes set the group again
     text = json.dumps(document, separators=(",", ":"))
-    whole_file.write(path_of(directory, record.tenant), text)
+    records.write_file(path_of(directory, record.tenant), text)
 
 
 def read(path: Path) -> LedgerRecord:

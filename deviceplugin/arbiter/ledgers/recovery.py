@@ -20,8 +20,7 @@ from typing import Final
 from deviceplugin.arbiter.ledgers import pages
 from deviceplugin.arbiter.ledgers.ledger_record import LedgerRecord
 from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
-from deviceplugin.disk import records, whole_file
-from deviceplugin.host import kernel_process
+from deviceplugin.host import kernel_process, records
 from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract
 
@@ -109,6 +108,6 @@ def read_loss(directory: Path, boot_id: str) -> int | None:
 def write_loss(directory: Path, boot_id: str, ticks: int) -> None:
     """Record that records were lost at this time. A failed write is logged; the next agent will not know then."""
     try:
-        whole_file.write(loss_path(directory), json.dumps({"boot_id": boot_id, "ticks": ticks}))
+        records.write_file(loss_path(directory), json.dumps({"boot_id": boot_id, "ticks": ticks}))
     except OSError as error:
         logger.warning("Could not record the loss of ledger records", extra={"err": str(error)})

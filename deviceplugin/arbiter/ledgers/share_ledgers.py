@@ -17,9 +17,8 @@ from deviceplugin.arbiter.ledgers import ledger_record, recovery, timetable
 from deviceplugin.arbiter.ledgers.exec_checker import ExecChecker
 from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
 from deviceplugin.arbiter.tenant import Tenant
-from deviceplugin.denial.registered import RegisteredMap
-from deviceplugin.disk import whole_file
-from deviceplugin.host import kernel_process
+from deviceplugin.denial.kernel import RegisteredMap
+from deviceplugin.host import kernel_process, records
 from deviceplugin.host.kernel_process import KernelProcess
 
 logger = logging.getLogger(__name__)
@@ -100,7 +99,7 @@ class ShareLedgers:
                 record = ledger_record.read(path)
             except ledger_record.RecordError as error:
                 # The slots' owners are unknown without it, so no process may get that ledger.
-                aside = whole_file.set_aside(path)
+                aside = records.set_aside(path)
                 why = {"err": str(error), "set_aside": str(aside)}
                 logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
                 self._record_loss()

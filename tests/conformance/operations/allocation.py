@@ -6,7 +6,7 @@ import collections
 import itertools
 from typing import Any
 
-from deviceplugin.allocation import aligned, answer, cdi, greedy, preference
+from deviceplugin.allocation import aligned, answer, preference
 from deviceplugin.hardware import nvml_call
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
@@ -54,7 +54,7 @@ def get_preferred_allocation(case: Case) -> Any:
 
 
 def policy_prefers(case: Case) -> Any:
-    ranks = {name: greedy.rank(greedy.Load(**case.input[name]), case.input["policy"]) for name in ("a", "b")}
+    ranks = {name: preference.rank(preference.Load(**case.input[name]), case.input["policy"]) for name in ("a", "b")}
     return "tie" if ranks["a"] == ranks["b"] else min(ranks, key=lambda name: ranks[name])
 
 
@@ -150,7 +150,7 @@ def allocate(case: Case) -> Any:
             answer_id=values.get("response_id", "uuid"),
             nodes=nodes,
             mps=answer.MpsPaths(f"{root}/{resource}/pipe", f"{root}/shm") if by_mps else None,
-            cdi_vendor=values.get("cdi_vendor", cdi.VENDOR),
+            cdi_vendor=values.get("cdi_vendor", answer.CDI_VENDOR),
         )
         wanted = case.expect["containers"][number] if number < len(case.expect["containers"]) else {}
         containers.append(_fields(response, wanted, by_index=values.get("deviceIDStrategy") == "index"))
@@ -182,10 +182,10 @@ def _fields(response: answer.ContainerResponse, wanted: dict[str, Any], *, by_in
 def allocate_cdi(case: Case) -> Any:
     values = case.input
     settings = _settings(values)
-    vendor = values.get("cdi_vendor", cdi.VENDOR)
-    response = cdi.answer(
-        [cdi.device_name(vendor, "gpu", identity) for identity in values["device_ids"]]
-        + [cdi.device_name(vendor, "imex-channel", str(channel)) for channel in settings.imex_channels]
+    vendor = values.get("cdi_vendor", answer.CDI_VENDOR)
+    response = answer.cdi_answer(
+        [answer.cdi_device_name(vendor, "gpu", identity) for identity in values["device_ids"]]
+        + [answer.cdi_device_name(vendor, "imex-channel", str(channel)) for channel in settings.imex_channels]
         + values["additional_cdi_devices"],
         settings.device_list_strategies,
         prefix=settings.cdi_annotation_prefix,

@@ -17,7 +17,7 @@ from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2_grpc as services
 from deviceplugin.state.advertisement import AdvertisedDevice, socket_name
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 from tests.conformance import kubelet
 from tests.conformance.runner import Case, Facets, OutsideError
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import answer, greedy, preference
+from deviceplugin.allocation import answer, preference
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Offered
@@ -28,7 +28,7 @@ def whole(gpu: str, index: str = "0") -> Offered:
 
 
 def test_refuses_an_unknown_id_by_name() -> None:
-    with pytest.raises(greedy.AllocationError, match=r'"nvidia\.com/gpu": invalid request: unknown device: GPU-z'):
+    with pytest.raises(preference.AllocationError, match=r'"nvidia\.com/gpu": invalid request: unknown device: GPU-z'):
         preference.check_request(GPU, ["GPU-z"], {"GPU-a": whole("GPU-a")})
 
 
@@ -39,7 +39,7 @@ def test_refuses_two_shares_if_configured(alone: bool) -> None:
     if not alone:
         preference.check_request(GPU, list(devices), devices)
         return
-    with pytest.raises(greedy.AllocationError, match="shared resources is 1; found 2"):
+    with pytest.raises(preference.AllocationError, match="shared resources is 1; found 2"):
         preference.check_request(GPU, list(devices), devices)
 
 

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.allocation import aligned, greedy, preference
+from deviceplugin.allocation import aligned, preference
 from deviceplugin.hardware import nvml_topology
 from gpushare.gpunode import Gpu, Mode
 from gpushare.modes import device_resources
@@ -63,7 +63,7 @@ def test_distributed_balances_the_allocated_ids(
 ) -> None:
     devices, available, required, size = question
     gpus = {identity: device.gpu for identity, device in devices.items()}
-    chosen = greedy.prefer(gpus, available=available, required=required, size=size, policy="distributed")
+    chosen = preference.prefer_greedily(gpus, available=available, required=required, size=size, policy="distributed")
     left = set(available) - set(chosen)
     allocated = {gpu: sum(owner == gpu for owner in gpus.values()) for gpu in gpus.values()}
     for identity in left:
@@ -74,13 +74,17 @@ def test_distributed_balances_the_allocated_ids(
 
 
 def test_too_few_free_devices_are_an_error_with_both_numbers() -> None:
-    with pytest.raises(greedy.AllocationError, match="2 more are needed, and 1 are free"):
-        greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a"], size=3, policy="distributed")
+    with pytest.raises(preference.AllocationError, match="2 more are needed, and 1 are free"):
+        preference.prefer_greedily(
+            {"a": "A", "b": "B"}, available=["a", "b"], required=["a"], size=3, policy="distributed"
+        )
 
 
 def test_more_required_than_requested_devices_are_an_error() -> None:
-    with pytest.raises(greedy.AllocationError, match="2 devices must be in an allocation of 1"):
-        greedy.prefer({"a": "A", "b": "B"}, available=["a", "b"], required=["a", "b"], size=1, policy="distributed")
+    with pytest.raises(preference.AllocationError, match="2 devices must be in an allocation of 1"):
+        preference.prefer_greedily(
+            {"a": "A", "b": "B"}, available=["a", "b"], required=["a", "b"], size=1, policy="distributed"
+        )
 
 
 def test_mig_devices_count_for_their_gpu() -> None:
@@ -138,7 +142,7 @@ def test_devices_shared_by_mps_come_from_one_gpu() -> None:
     assert {devices[identity].gpu for identity in ask(4, "GPU-0::0")} == {"GPU-1"}, "only this GPU has enough"
     assert {devices[identity].gpu for identity in ask(3, "GPU-0::0")} == {"GPU-1"}, "this GPU has fewer allocated"
     assert {devices[identity].gpu for identity in ask(3, "GPU-0::0", required=["GPU-0::1"])} == {"GPU-0"}
-    with pytest.raises(greedy.AllocationError, match="no GPU has 4 of its devices free: ask for fewer"):
+    with pytest.raises(preference.AllocationError, match="no GPU has 4 of its devices free: ask for fewer"):
         ask(4, "GPU-0::0", "GPU-1::0")
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from deviceplugin.arbiter import connection_limits
 from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 
 ONE, OTHER = Container("uid", "one"), Container("uid", "other")
 

@@ -9,7 +9,7 @@ import pytest
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Grant, Missing, NotYet, Tenant
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import GpuNode, Resize

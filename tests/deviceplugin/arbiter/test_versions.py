@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter.test_hostility import connect, own_process

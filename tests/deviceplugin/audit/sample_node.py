@@ -7,7 +7,7 @@ from typing import Any
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.ledgers.pages import LimitsRecord
 from deviceplugin.audit.node_audit import SeenMember
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Gpu, GpuNode

@@ -13,7 +13,7 @@ from deviceplugin.audit.overhead import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, linked

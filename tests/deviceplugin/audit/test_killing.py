@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from deviceplugin.audit import auditor, process_limits
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Seen, SeenMember, SeenProcess, SeenShare
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.refusal import Refusal

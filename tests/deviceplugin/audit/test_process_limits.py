@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.arbiter.ledgers.pages import LimitsRecord
-from deviceplugin.audit import audit_document, process_limits
+from deviceplugin.audit import node_audit, process_limits
 from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
-from deviceplugin.host import identity
-from deviceplugin.host.identity import Container
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
 from gpushare.gpunode import GpuNode, Mode, Resize
@@ -60,7 +60,7 @@ def state(snapshot: Seen, **more: Any) -> tuple[LimitState, str]:
 
 
 def status(audit: NodeAudit) -> tuple[str, str]:
-    said = audit_document.condition(audit)
+    said = node_audit.condition(audit)
     return said.status, said.reason
 
 
@@ -82,7 +82,7 @@ def test_unregistered_process_of_a_share_is_unlimited() -> None:
     audit = judge(seen(process(), process(9)))
     assert status(audit) == ("False", "ProcessUnlimited")
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, "python3 (9) bypassed its limits")
-    assert "the pod ml/trainer runs without limits on GPU 0" in audit_document.condition(audit).message
+    assert "the pod ml/trainer runs without limits on GPU 0" in node_audit.condition(audit).message
 
 
 def test_reports_nothing_after_a_single_observation() -> None:
@@ -133,7 +133,7 @@ def test_no_process_is_exempt_by_name(name: str) -> None:
 
 @given(
     st.text(),
-    st.sampled_from([identity.IN_NO_POD, identity.IN_SEVERAL, identity.NOT_UNDERSTOOD]).map(
+    st.sampled_from([kernel_process.IN_NO_POD, kernel_process.IN_SEVERAL, kernel_process.NOT_UNDERSTOOD]).map(
         lambda refusal: refusal.reason
     ),
 )
@@ -166,9 +166,9 @@ def test_reports_what_could_not_be_read() -> None:
     assert status(blind) == ("Unknown", "AuditIncomplete")
     dim = judge(seen(process(), problems=(Problem("the driver does not tell how much", blind=False),)))
     assert status(dim) == ("True", "Audited")
-    assert "does not tell how much" in audit_document.condition(dim).message
+    assert "does not tell how much" in node_audit.condition(dim).message
     unseen = judge(seen(process(), members=(dataclasses.replace(MEMBER, with_library=None),)))
-    assert "SYS_PTRACE" in audit_document.condition(unseen).message
+    assert "SYS_PTRACE" in node_audit.condition(unseen).message
 
 
 def test_share_without_a_process_is_in_force() -> None:
@@ -192,7 +192,7 @@ def test_reports_overuse_immediately() -> None:
     sentence = "the driver ran its kernels for 90% of the time, but the arbiter allowed 10%"
     assert (audit.shares[0].in_force, audit.shares[0].reason) == (False, sentence)
     assert status(audit) == ("False", "ShareBeyondLimit")
-    share = audit_document.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
+    share = node_audit.to_json(audit, node_name="node-a", checked_at=1.0)["shares"][0]
     assert (share["usedPercent"], share["letPercent"]) == (90, 10)
     around = judge(seen(process(9), overuse=beyond))
     assert status(around) == ("False", "ProcessUnlimited")
@@ -239,13 +239,13 @@ def test_backfill_reservation_is_not_a_share() -> None:
 
 def test_condition_names_ten_processes_and_counts_the_rest() -> None:
     audit = judge(seen(*(process(pid, container=None) for pid in range(20, 33))))
-    assert audit_document.condition(audit).message.count("runs without limits") == 10
-    assert audit_document.condition(audit).message.endswith("and 3 more")
+    assert node_audit.condition(audit).message.count("runs without limits") == 10
+    assert node_audit.condition(audit).message.endswith("and 3 more")
 
 
 def test_document_has_the_fields_that_the_plugin_reads() -> None:
     record = dataclasses.replace(RECORD, overhead_bytes=300)
-    document = audit_document.to_json(
+    document = node_audit.to_json(
         judge(seen(process(), process(9, gpu=B, used_bytes=None), record=record)), node_name="node-a", checked_at=1.5
     )
     assert (document["node"], document["checkedAt"], document["problem"], document["blind"]) == (

@@ -7,6 +7,7 @@ import mmap
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ from deviceplugin.audit import process_listing
 from deviceplugin.audit.overhead import Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from gpushare.gpunode import Gpu, Mode
 
 UUID = "GPU-00000000-0000-0000-0000-00000000000a"
@@ -54,6 +55,15 @@ def made(listing: Listing, *, lost_ticks: int = 0) -> process_listing.ProcessSca
     )
 
 
+class Scan:
+    """A scan of the driver's lists, and then of the kernel's view of the same processes."""
+
+    def __init__(self, scanner: process_listing.ProcessScanner, gpu: Gpu, *groups: ShareLedger) -> None:
+        shares: list[Any] = list(groups)
+        self.listing = scanner.measure([gpu], shares)
+        self.seen = scanner.describe(self.listing, [gpu], shares, [])
+
+
 @pytest.fixture
 def group() -> ShareLedger:
     return ShareLedger.make(TENANT)
@@ -70,8 +80,8 @@ def joined(group: ShareLedger) -> kernel_process.KernelProcess:
 def test_reads_ledgers_before_and_after_the_driver(group: ShareLedger) -> None:
     who = joined(group)
     group.limits.set_context_bytes(0, 250)
-    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([GPU], [group], [])
-    assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
+    result = Scan(made(Listing(nvml.NvmlProcess(who.pid, 1000))), GPU, group)
+    assert result.listing.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 250)}
     (process,) = result.seen.processes
     assert process.identity == (who.pid, who.start_ticks)
     assert result.seen.shares[0].members[0].with_library is False
@@ -86,7 +96,7 @@ def test_measuring_does_not_read_mappings(group: ShareLedger, monkeypatch: pytes
     monkeypatch.setattr(kernel_process, "mapped_files", lambda pid, **_: looked.append(pid))
     measured = looking.measure([GPU], [group])
     assert looked == []
-    assert looking.describe(measured, [GPU], [group], []).readings
+    assert looking.describe(measured, [GPU], [group], []).shares
     assert set(looked) == {who.pid}
     group.close()
 
@@ -94,32 +104,32 @@ def test_measuring_does_not_read_mappings(group: ShareLedger, monkeypatch: pytes
 def test_measures_memory_on_mig_devices(group: ShareLedger) -> None:
     who = joined(group)
     whole = dataclasses.replace(GPU, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
-    result = made(Listing(nvml.NvmlProcess(who.pid, 1000))).scan([whole], [group], [])
-    assert result.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
+    result = Scan(made(Listing(nvml.NvmlProcess(who.pid, 1000))), whole, group)
+    assert result.listing.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
     assert [process.gpu for process in result.seen.processes] == [whole.uuid]
     group.close()
 
 
 def test_reports_a_driver_without_process_memory(group: ShareLedger) -> None:
     who = joined(group)
-    result = made(Listing(nvml.NvmlProcess(who.pid, None))).scan([GPU], [group], [])
-    assert result.readings == {}
+    result = Scan(made(Listing(nvml.NvmlProcess(who.pid, None))), GPU, group)
+    assert result.listing.readings == {}
     (problem,) = result.seen.problems
     assert (problem.blind, problem.sentence) == (
         False,
         "the driver does not report how much memory processes use on GPU 0: contexts are not charged",
     )
     other = dataclasses.replace(GPU, mode=Mode.EXCLUSIVE)
-    assert made(Listing(nvml.NvmlProcess(who.pid, None))).scan([other], [group], []).seen.problems == ()
+    assert Scan(made(Listing(nvml.NvmlProcess(who.pid, None))), other, group).seen.problems == ()
     group.close()
 
 
 def test_reports_a_silent_gpu_unless_it_is_unhealthy() -> None:
-    result = made(Listing(problem="it is lost")).scan([GPU], [], [])
-    assert result.silent == {UUID}
+    result = Scan(made(Listing(problem="it is lost")), GPU)
+    assert result.listing.silent == {UUID}
     assert [problem.blind for problem in result.seen.problems] == [True]
     ill = dataclasses.replace(GPU, healthy=False)
-    assert made(Listing(problem="it is lost")).scan([ill], [], []).seen.problems == ()
+    assert Scan(made(Listing(problem="it is lost")), ill).seen.problems == ()
 
 
 def test_share_usage_sums_its_processes_since_the_last_scan(group: ShareLedger) -> None:
@@ -127,12 +137,12 @@ def test_share_usage_sums_its_processes_since_the_last_scan(group: ShareLedger) 
     place = (UUID, TENANT.key)
     listing = Listing(used=({who.pid: 0.9}, {who.pid: 0.5, GONE: 0.3}, {GONE: 0.3}, None, {who.pid: 0.1}))
     looks = made(listing)
-    results = [looks.scan([GPU], [group], []) for _ in range(5)]
-    assert [result.used.get(place) for result in results] == [None, 0.5, 0, None, None]
-    assert [result.works[place] for result in results] == [True, True, False, True, True]
+    results = [Scan(looks, GPU, group) for _ in range(5)]
+    assert [result.listing.used.get(place) for result in results] == [None, 0.5, 0, None, None]
+    assert [result.listing.works[place] for result in results] == [True, True, False, True, True]
     assert listing.asked_us == [0, 7, 14, 21, 0]
     other = dataclasses.replace(GPU, mode=Mode.MPS)
-    assert looks.scan([other], [group], []).used == {}
+    assert Scan(looks, other, group).listing.used == {}
     group.close()
 
 
@@ -148,19 +158,19 @@ def test_without_driver_usage_a_share_works_unless_stopped(group: ShareLedger, t
     (tmp_path / str(who.pid)).mkdir()
     for state in "STtD":
         (tmp_path / str(who.pid) / "stat").write_bytes(b"%d (a) T \xff) %s 1" % (who.pid, state.encode()))
-        works += looks.scan([GPU], [group], []).works.values()
+        works += Scan(looks, GPU, group).listing.works.values()
     assert works == [True, False, False, True]
     group.close()
 
 
 def test_omits_an_exited_process() -> None:
-    assert made(Listing(nvml.NvmlProcess(GONE, 1000))).scan([GPU], [], []).seen.processes == ()
+    assert Scan(made(Listing(nvml.NvmlProcess(GONE, 1000))), GPU).seen.processes == ()
 
 
 def test_omits_an_ended_share(group: ShareLedger) -> None:
     joined(group)
     group.close()
-    assert made(Listing()).scan([GPU], [group], []).seen.shares == ()
+    assert Scan(made(Listing()), GPU, group).seen.shares == ()
 
 
 def test_reads_mapped_files(tmp_path: Path) -> None:
@@ -210,12 +220,12 @@ def test_reading_mappings_of_one_container_is_limited_per_scan(
         lost_ticks=lambda: 0,
     )
     monkeypatch.setattr(process_listing, "CONTAINER_SECONDS", 0.1)
-    with_library = {process.pid: process.with_library for process in looks.scan([GPU], [], []).seen.processes}
+    with_library = {process.pid: process.with_library for process in Scan(looks, GPU).seen.processes}
     assert len(looked) <= 11
     assert with_library[41] is False
     assert list(with_library.values()).count(None) == 41 - len(looked)
     known = {pid for pid, loaded in with_library.items() if loaded is False}
-    again = {process.pid: process.with_library for process in looks.scan([GPU], [], []).seen.processes}
+    again = {process.pid: process.with_library for process in Scan(looks, GPU).seen.processes}
     assert all(again[pid] is False for pid in known), "known results are kept"
 
 
@@ -228,7 +238,7 @@ def test_only_processes_from_before_the_loss_are_orphaned() -> None:
 
     def orphaned(lost_ticks: int) -> bool:
         listing = Listing(nvml.NvmlProcess(own[0], 1000))
-        (process,) = made(listing, lost_ticks=lost_ticks).scan([GPU], [], []).seen.processes
+        (process,) = Scan(made(listing, lost_ticks=lost_ticks), GPU).seen.processes
         return process.orphaned
 
     assert not orphaned(own[1] + 1)

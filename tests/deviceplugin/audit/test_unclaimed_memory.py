@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.audit.unclaimed_memory import KnownHolding, unclaimed_bytes
+from deviceplugin.audit.overhead import KnownHolding, unclaimed_bytes
 
 ASKER = (1, 10)
 AMOUNT = st.integers(0, 100)

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial_program, registered
+from deviceplugin.denial import kernel, pod_denial
 
 MISC, LOOP_CONTROL = 10, 237
 CONTAINER = "5d" * 32
@@ -94,16 +94,16 @@ class KernelNode:
         self._stack.callback(made.end)
         return made
 
-    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> denial_program.DenialProgram:
+    def opened(self, majors: frozenset[int] = frozenset({MISC})) -> pod_denial.DenialProgram:
         """Load the program as a starting agent does."""
-        made = denial_program.load(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
+        made = pod_denial.load_program(self.bpf, self.cgroups, proc=Path("/proc"), majors=majors)
         self._stack.callback(made.close)
         return made
 
-    def enforced(self) -> registered.RegisteredMap:
+    def enforced(self) -> kernel.RegisteredMap:
         """Attach the program to the pod, with an arbiter running, and return the map."""
         made = self.opened()
-        known = registered.RegisteredMap(made.map_descriptor)
+        known = kernel.RegisteredMap(made.map_descriptor)
         known.renew()
         assert made.attach([self.uid]) == {self.uid}
         return known
@@ -125,7 +125,7 @@ def hierarchy() -> Path:
     if root is None:
         pytest.skip("no hierarchy of cgroup v2 is mounted here")
     try:
-        os.close(registered.make())
+        os.close(kernel.make_registered_map())
         probe = root / f"gpushare-test-{uuid.uuid4().hex}"
         probe.mkdir()
         probe.rmdir()

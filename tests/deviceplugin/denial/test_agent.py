@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial_program, program, registered
 from deviceplugin.denial import kernel as bpf
+from deviceplugin.denial import pod_denial, program
 from gpushare import contract
 from tests.deviceplugin import agent_process, waiting
 from tests.deviceplugin import simulated_kubelet as kubelets
@@ -26,7 +26,7 @@ async def test_the_arbiter_renews_its_time_and_the_next_agent_inherits_the_map(
     kernel: KernelNode, short_path: Path, gpus: Path
 ) -> None:
     more = ("--deny-unregistered", f"--bpf-root={kernel.bpf}", f"--cgroup-root={kernel.cgroups}")
-    kept = kernel.bpf / denial_program.DIRECTORY / denial_program.MAP
+    kept = kernel.bpf / pod_denial.PIN_DIRECTORY / pod_denial.PINNED_MAP
     agent_process.has_served(short_path, gpus)
     (short_path / "kubelet").mkdir()
     kubelet = kubelets.Kubelet(short_path / "kubelet")
@@ -37,7 +37,7 @@ async def test_the_arbiter_renews_its_time_and_the_next_agent_inherits_the_map(
         ) as agent:
             await agent.until("Serving")
             entries = opened(kept)
-            assert until(entries) > time.monotonic() + registered.AWAY_SECONDS / 2
+            assert until(entries) > time.monotonic() + bpf.AWAY_SECONDS / 2
             await waiting.until(lambda entries=entries: entries.get(STRANGER) is None, seconds=20)
             await waiting.until(lambda: contract.RESOURCE_PERCENT in kubelet.devices, seconds=20)
             entries.put(STRANGER, program.VALUE.pack(1, 1))

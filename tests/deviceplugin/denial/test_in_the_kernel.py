@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import denial_program, registered
+from deviceplugin.denial import program
+from deviceplugin.denial.kernel import AWAY_SECONDS, RegisteredMap
 from tests.deviceplugin.denial.kernel_node import LOOP_CONTROL, MISC, KernelNode
 
 DENIED = "EPERM"
@@ -72,10 +73,10 @@ def test_after_a_long_time_without_an_arbiter_every_process_is_allowed(kernel: K
     made.attach([kernel.uid])
     process = kernel.process()
     assert process.ask("open", kernel.device) == "yes"  # no arbiter has ever run
-    seconds = registered.AWAY_SECONDS
+    seconds = AWAY_SECONDS
     for ago_seconds, answer in ((seconds - 60, DENIED), (seconds + 1, "yes"), (0, DENIED)):
         of_then = time.monotonic_ns() - round(ago_seconds * 1e9)
-        registered.RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).renew()
+        RegisteredMap(made.map_descriptor, clock_ns=lambda then=of_then: then).renew()
         assert process.ask("open", kernel.device) == answer
 
 
@@ -85,13 +86,13 @@ def test_the_next_agent_inherits_the_registered_processes_without_a_gap(kernel: 
     process, stranger = kernel.process(), kernel.process()
     known.add(*process.who)
     assert process.ask("open", kernel.device) == "yes"
-    following = kernel.opened(majors=frozenset({MISC, denial_program.program.DRIVERS_MAJOR}))
+    following = kernel.opened(majors=frozenset({MISC, program.DRIVERS_MAJOR}))
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
-    registered.RegisteredMap(following.map_descriptor).replace([process.who])
+    RegisteredMap(following.map_descriptor).replace([process.who])
     following.attach([kernel.uid])
     for asked, answer in ((process, "yes"), (stranger, DENIED)):
         assert asked.ask("open", kernel.device) == answer
     assert process.ask("become") == "ready"
-    registered.RegisteredMap(following.map_descriptor).replace([process.who])
+    RegisteredMap(following.map_descriptor).replace([process.who])
     assert process.ask("open", kernel.device) == DENIED

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.allocation import cdi
+from deviceplugin.allocation import answer
 from deviceplugin.arbiter import tenant
-from deviceplugin.denial import denial_program, pod_denial, registered
+from deviceplugin.denial import pod_denial
+from deviceplugin.denial.kernel import RegisteredMap
 from deviceplugin.injection import decision
 from deviceplugin.injection.decision import InjectionFacts
-from deviceplugin.kubelet import plugin_service, share_start
+from deviceplugin.kubelet import plugin_service, share_answers
 from deviceplugin.state import pod_resources
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
@@ -72,7 +73,7 @@ class Holding:
         self.given: tenant.StartingContainer | Refusal = tenant.StartingContainer(
             "ml", "trainer", ("GPU-1",), "", kernel.uid
         )
-        self.start = share_start.ShareStart(
+        self.start = share_answers.ShareStart(
             injection=lambda: BY_DEFAULT,
             settings=NodeSettings,
             held=self._held,
@@ -101,12 +102,12 @@ class Nothing:
         raise AssertionError(name)
 
     def keep_only_shares(self, kept: object) -> None:
-        assert kept == {cdi.share_name(["id"])}
+        assert kept == {answer.cdi_share_name(["id"])}
 
 
 def covered(kernel: KernelNode, *known: dict[str, Any]) -> pod_denial.PodDenial:
     made = kernel.opened()
-    registered.RegisteredMap(made.map_descriptor).renew()
+    RegisteredMap(made.map_descriptor).renew()
     return pod_denial.PodDenial(made, "", pods=lambda: known)
 
 
@@ -161,19 +162,19 @@ def test_where_denial_is_impossible_it_is_off_and_says_why(tmp_path: Path) -> No
 
 
 def test_with_cgroup_v2_next_to_v1_the_error_names_the_option(kernel: KernelNode, tmp_path: Path) -> None:
-    with pytest.raises(denial_program.DenialError) as error:
-        denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
+    with pytest.raises(pod_denial.DenialError) as error:
+        pod_denial.load_program(kernel.bpf, tmp_path, proc=Path("/proc"))
     assert str(error.value).endswith("which denying devices needs")
-    (tmp_path / denial_program.BESIDE_V1).symlink_to(kernel.cgroups)
+    (tmp_path / pod_denial.BESIDE_V1).symlink_to(kernel.cgroups)
     with pytest.raises(
-        denial_program.DenialError, match=f"; cgroup v2 is at {tmp_path}/unified: set --cgroup-root={tmp_path}/"
+        pod_denial.DenialError, match=f"; cgroup v2 is at {tmp_path}/unified: set --cgroup-root={tmp_path}/"
     ):
-        denial_program.load(kernel.bpf, tmp_path, proc=Path("/proc"))
+        pod_denial.load_program(kernel.bpf, tmp_path, proc=Path("/proc"))
 
 
 def test_without_a_bpf_file_system_it_is_off(kernel: KernelNode, tmp_path: Path) -> None:
-    with pytest.raises(denial_program.DenialError, match="no bpf file system is mounted at"):
-        denial_program.load(tmp_path, kernel.cgroups, proc=Path("/proc"))
+    with pytest.raises(pod_denial.DenialError, match="no bpf file system is mounted at"):
+        pod_denial.load_program(tmp_path, kernel.cgroups, proc=Path("/proc"))
 
 
 def test_without_the_option_there_is_no_condition(tmp_path: Path) -> None:
@@ -182,8 +183,8 @@ def test_without_the_option_there_is_no_condition(tmp_path: Path) -> None:
 
 
 def test_a_kernel_that_forbids_loading_is_reported_with_missing_capabilities(kernel: KernelNode) -> None:
-    with pytest.raises(denial_program.DenialError, match=r"the agent lacks the capabilities BPF, NET_ADMIN, PERFMON"):
-        denial_program.load(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
+    with pytest.raises(pod_denial.DenialError, match=r"the agent lacks the capabilities BPF, NET_ADMIN, PERFMON"):
+        pod_denial.load_program(kernel.bpf, kernel.cgroups, proc=without_capabilities(kernel.bpf.parent))
 
 
 def without_capabilities(directory: Path) -> Path:

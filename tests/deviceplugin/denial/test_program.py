@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from deviceplugin.denial import program
-from deviceplugin.host import identity
+from deviceplugin.host import kernel_process
 
 DEVICES = """Character devices:
   1 mem
@@ -111,4 +111,4 @@ def test_every_jump_is_within_the_program() -> None:
     ],
 )
 def test_a_pod_is_identified_by_the_name_of_its_cgroup(name: str, uid: str | None) -> None:
-    assert identity.pod_of(name) == uid
+    assert kernel_process.pod_of(name) == uid

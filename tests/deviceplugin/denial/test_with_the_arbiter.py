@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import kernel, program, registered
+from deviceplugin.denial import kernel, program
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.denial import kernel_node
@@ -34,7 +34,7 @@ class Told:
 def descriptor() -> Iterator[int]:
     """The map that the kernel reads."""
     kernel_node.hierarchy()
-    made = registered.make()
+    made = kernel.make_registered_map()
     yield made
     os.close(made)
 
@@ -42,7 +42,7 @@ def descriptor() -> Iterator[int]:
 @pytest.fixture
 async def node(short_path: Path, descriptor: int) -> AsyncIterator[tuple[ArbiterNode, Told]]:
     made = ArbiterNode(short_path)
-    made.registered = registered.RegisteredMap(descriptor)
+    made.registered = kernel.RegisteredMap(descriptor)
     made.add_pod("trainer")
     await made.start()
     try:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.denial import registered
+from deviceplugin.denial.kernel import RegisteredMap
 from gpushare.allocation import GivenShare
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.denial import kernel_node
@@ -80,7 +80,7 @@ def uuid(gpus: Path) -> str:
 async def pod(kernel: kernel_node.KernelNode, short_path: Path, gpus: Path, uuid: str) -> AsyncIterator[Pod]:
     made = ArbiterNode(short_path)
     denied = kernel.opened()
-    made.registered = registered.RegisteredMap(denied.map_descriptor)
+    made.registered = RegisteredMap(denied.map_descriptor)
     made.registered.renew()
     made.add_pod("trainer", GivenShare(("main",), (uuid,), 50, 100, 1 << 29))
     await made.start()

@@ -9,7 +9,7 @@ import yaml
 from deviceplugin.hardware import inventory, nvml
 from deviceplugin.modes import transition
 from deviceplugin.report import gpunode_status
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpunode import Condition, Mode
 from gpushare.modes.assignment import Assignment

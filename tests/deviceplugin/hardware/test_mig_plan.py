@@ -20,7 +20,7 @@ from deviceplugin.hardware.partitioner import (
     Present,
     SetMode,
 )
-from deviceplugin.state.mig_instance import ComputeInstance, GpuInstance, MigMode
+from deviceplugin.state.node_state import ComputeInstance, GpuInstance, MigMode
 from gpushare.mig import catalogue, instance_layout, profile
 from gpushare.mig.instance_layout import Wanted
 from tests.gpushare.mig import sequences

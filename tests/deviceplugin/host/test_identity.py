@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.host import identity
-from deviceplugin.host.identity import Container
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import Container
 from gpushare.refusal import Refusal
 
 UID = "4c8f9f3e-7a0b-4d0e-9b7d-0c5b8a1f2e3d"
@@ -79,7 +79,7 @@ BELOW = st.one_of(
     ],
 )
 def test_a_container_is_identified_by_its_cgroup(path: str) -> None:
-    assert identity.parse(f"0::{path}\n") == OURS
+    assert kernel_process.container_of(f"0::{path}\n") == OURS
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_a_container_is_identified_by_its_cgroup(path: str) -> None:
     ],
 )
 def test_processes_outside_a_pods_container_are_refused(path: str) -> None:
-    assert identity.parse(f"0::{path}\n") == identity.IN_NO_POD
+    assert kernel_process.container_of(f"0::{path}\n") == kernel_process.IN_NO_POD
 
 
 @pytest.mark.parametrize(
@@ -121,12 +121,12 @@ def test_processes_outside_a_pods_container_are_refused(path: str) -> None:
     ],
 )
 def test_an_unknown_form_below_kubepods_is_not_mistaken_for_the_host(path: str) -> None:
-    assert identity.parse(f"0::{path}\n") == identity.NOT_UNDERSTOOD
+    assert kernel_process.container_of(f"0::{path}\n") == kernel_process.NOT_UNDERSTOOD
 
 
 def test_hierarchies_of_cgroup_v1_agree() -> None:
     mixed = f"9:name=systemd:/\n4:memory:/kubepods/pod{UID}/{ID}\n1:cpu,cpuacct:/kubepods/pod{UID}/{ID}\n0::/\n"
-    assert identity.parse(mixed) == OURS
+    assert kernel_process.container_of(mixed) == OURS
 
 
 @pytest.mark.parametrize(
@@ -154,20 +154,20 @@ def test_hierarchies_of_cgroup_v1_agree() -> None:
     ],
 )
 def test_whole_texts_as_kernels_write_them(text: str) -> None:
-    assert identity.parse(text) == OURS
+    assert kernel_process.container_of(text) == OURS
 
 
 def test_contradicting_hierarchies_are_refused() -> None:
     text = f"4:memory:/kubepods/pod{UID}/{ID}\n1:cpu:/kubepods/pod{OTHER_UID}/{OTHER_ID}\n"
-    assert identity.parse(text) == identity.IN_SEVERAL
+    assert kernel_process.container_of(text) == kernel_process.IN_SEVERAL
 
 
 @given(st.text())
 def test_no_text_makes_it_fail(text: str) -> None:
-    assert isinstance(identity.parse(text), Refusal)
+    assert isinstance(kernel_process.container_of(text), Refusal)
 
 
 @pytest.mark.slow
 @given(st.lists(BELOW, max_size=6), st.sampled_from([f"/kubepods/pod{UID}/{ID}", f"/../pod{UID}/crio-{ID}"]))
 def test_cgroups_below_a_container_do_not_change_its_identity(below: list[str], own: str) -> None:
-    assert identity.parse("0::" + "/".join([own, *below]) + "\n") == OURS
+    assert kernel_process.container_of("0::" + "/".join([own, *below]) + "\n") == OURS

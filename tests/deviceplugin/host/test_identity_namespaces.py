@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter import socket_server
-from deviceplugin.host import identity, kernel_process
-from deviceplugin.host.identity import Container
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import Container
 from tests.deviceplugin.arbiter.programs import threads
 from tests.deviceplugin.host.test_identity import ENDS_OF_LINES, OTHERS
 from tests.programs import PATH, command
@@ -78,7 +78,7 @@ def test_a_container_is_identified_from_inside_a_cgroup_namespace(root: Path, be
         target.communicate()
     assert "/../" in seen  # seen from a namespace
     assert root.name not in seen
-    assert identity.parse(seen) == Container(uid, ID)
+    assert kernel_process.container_of(seen) == Container(uid, ID)
 
 
 @pytest.mark.parametrize("end", ENDS_OF_LINES, ids=ascii)

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.injection import arrival, decision
 from deviceplugin.injection.decision import InjectionFacts
 from gpushare import contract

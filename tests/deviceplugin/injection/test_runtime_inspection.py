@@ -14,7 +14,7 @@ import pytest
 from deviceplugin import agent_settings
 from deviceplugin.injection import runtime_inspection
 from tests.deviceplugin import simulated
-from tests.deviceplugin.cdi.test_driver_root import install
+from tests.deviceplugin.injection.test_driver_root import install
 
 LIBRARY = "/usr/lib/x86_64-linux-gnu/libnvidia-ml.so.550.54.15"
 MAPS = f"""7f1c00000000-7f1c00200000 r-xp 00000000 00:2f 1234                       {LIBRARY}
@@ -110,7 +110,7 @@ def test_detects_a_real_mounted_library(gpus: Path, tmp_path: Path, mounted: boo
     source = simulated.BUILD / "libnvidia-ml.so.1"
     target.write_bytes(b"" if mounted else source.read_bytes())
     program = (
-        "import json, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.injection import runtime_inspection as seen; "
+        "import json, pathlib; from deviceplugin.injection import driver_root, runtime_inspection as seen; "
         "driver_root.load_nvml(pathlib.Path('/nothing')); own = pathlib.Path('/proc/self'); "
         "points = seen.mount_points((own / 'mountinfo').read_text()); "
         "print(json.dumps(seen.is_driver_mounted((own / 'maps').read_text(), points)))"

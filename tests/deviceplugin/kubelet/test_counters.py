@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 import pytest
 
 from deviceplugin.kubelet import plugin_service, share_answers
-from deviceplugin.state import advertisement, allocatable
+from deviceplugin.state import advertisement
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Gpu, GpuNode, Mode
@@ -194,7 +194,7 @@ class Node:
 
         Between two agents no device is healthy to the kubelet, so it allocates nothing before the second agent's list.
         """
-        self.allocatable_units = allocatable.DelayedDecrease(self._allocatable, clock=lambda: self.now)
+        self.allocatable_units = advertisement.DelayedDecrease(self._allocatable, clock=lambda: self.now)
         self.removals = {name: plugin_service.GradualRemoval(lambda: self.now) for name in advertisement.COUNTERS}
         self.views.clear()
         self.view, self.seen = None, self.gpus
@@ -207,10 +207,10 @@ class Node:
         if not self.is_away:
             self.deliver_list(self._list())
 
-    def _allocatable(self, gpus: Iterable[Gpu]) -> allocatable.Allocatable:
+    def _allocatable(self, gpus: Iterable[Gpu]) -> advertisement.Allocatable:
         if self.view is None:
-            return allocatable.while_unknown(gpus, self.given)
-        return allocatable.allocatable(gpus, self.view.node, self.view.pods)
+            return advertisement.while_unknown(gpus, self.given)
+        return advertisement.allocatable(gpus, self.view.node, self.view.pods)
 
     # -- messages
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocation import answer
-from deviceplugin.cdi import specs
+from deviceplugin.injection import cdi_specs
 from deviceplugin.kubelet import device_answers, plugin_service
 from deviceplugin.mps import daemon_files
 from gpushare.config.node_settings import NodeSettings
@@ -52,7 +52,7 @@ def shared(*uuids: str) -> DeviceOffer:
 def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -> device_answers.DeviceAnswers:
     def described(_: NodeSettings) -> None:
         if problem:
-            raise specs.SpecError(problem)
+            raise cdi_specs.SpecError(problem)
 
     def gave(_: str, ids: Iterable[str]) -> None:
         allocated_ids.extend(ids)

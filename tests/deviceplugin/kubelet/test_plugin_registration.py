@@ -13,7 +13,7 @@ import pytest
 
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
 from deviceplugin.state import advertisement
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 from gpushare import contract
 from gpushare.gpunode import Gpu
 from tests import builders

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.kubelet import plugin_registration, plugin_service, plugins, share_answers
+from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
 from deviceplugin.state import advertisement
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 from tests.deviceplugin import simulated_kubelet as kubelets
 from tests.deviceplugin import waiting
 
@@ -47,9 +47,9 @@ async def serving(
     *,
     registered: Observable[frozenset[str]] | None = None,
     empty_seconds: float = 0.3,
-) -> AsyncIterator[plugins.Plugins]:
+) -> AsyncIterator[plugin_registration.Plugins]:
     answers = share_answers.ShareAnswers(MOUNTS)
-    made = plugins.Plugins(
+    made = plugin_registration.Plugins(
         offer,
         answers=lambda _: answers,
         directory=kubelet.directory,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.kubelet import plugin_registration, share_answers
-from deviceplugin.state import kubelet_checkpoint
+from deviceplugin.state import pod_resources
 from gpushare import contract
 
 PERCENT = contract.RESOURCE_PERCENT
@@ -28,7 +28,7 @@ def directory(short_path: Path) -> Path:
         )
     ]
     text = json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1})
-    (short_path / kubelet_checkpoint.NAME).write_text(text)
+    (short_path / pod_resources.CHECKPOINT_NAME).write_text(text)
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(short_path / plugin_registration.KUBELET_SOCKET))
     return short_path
@@ -40,7 +40,7 @@ def test_counts_devices_of_ended_pods(directory: Path) -> None:
     assert left.count(contract.RESOURCE_IDLE) == 1
     assert left.count(contract.RESOURCE_MEMORY) == 0
     assert share_answers.StaleAllocations(directory, living=frozenset).count(PERCENT) == 5
-    (directory / kubelet_checkpoint.NAME).unlink()
+    (directory / pod_resources.CHECKPOINT_NAME).unlink()
     assert left.count(PERCENT) == 0
 
 

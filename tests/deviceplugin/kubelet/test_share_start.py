@@ -12,22 +12,21 @@ from typing import Any
 import grpc
 import pytest
 
-from deviceplugin.allocation import answer, cdi
+from deviceplugin.allocation import answer
 from deviceplugin.arbiter.tenant import StartingContainer
-from deviceplugin.cdi import specs
 from deviceplugin.denial import pod_denial
-from deviceplugin.injection import decision
+from deviceplugin.injection import cdi_specs, decision
 from deviceplugin.injection.decision import InjectionFacts
-from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers, share_start
-from deviceplugin.state import advertisement, kubelet_checkpoint, pod_resources
-from deviceplugin.state.offer import Observable
+from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
+from deviceplugin.state import advertisement, pod_resources
+from deviceplugin.state.node_state import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.deviceplugin import simulated_kubelet as kubelets
-from tests.deviceplugin.cdi.test_specs import check
+from tests.deviceplugin.injection.test_cdi_specs import check
 
 pytestmark = pytest.mark.slow
 
@@ -54,11 +53,11 @@ class Node:
     def __init__(self, directory: Path, injection: decision.Injection) -> None:
         self.injection = injection
         self.given: dict[str, StartingContainer | Refusal] = {}
-        self.checkpoint = directory / kubelet_checkpoint.NAME
+        self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
-        self.specs = specs.Specs(
+        self.specs = cdi_specs.Specs(
             self.cdi,
             gpus=lambda: [HardwareGpu(FIRST, 0), HardwareGpu(SECOND, 1)],
             nodes=lambda: NODES,
@@ -87,7 +86,7 @@ class Node:
         return NodeSettings(device_list_strategies=self.injection.strategies)
 
     def answers(self) -> share_answers.ShareAnswers:
-        start = share_start.ShareStart(
+        start = share_answers.ShareStart(
             injection=lambda: self.injection,
             settings=self.settings,
             held=lambda: pod_resources.held_by_all(self.kubelet.holdings, self.checkpoint, lambda: self.known_pods),
@@ -184,11 +183,11 @@ async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) ->
     node.kubelet.pods["trainer"] = (PERCENT, ids[:70])  # as the kubelet reuses the init container's ids
     node.keeps("trainer", warm=ids, main=ids[:70])
     await node.answers().start(PERCENT, ids)
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={answer.cdi_share_name(ids)}") == ["/dev/nvidia1"]
     await node.kubelet.start_container("trainer")
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids[:70])}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={answer.cdi_share_name(ids[:70])}") == ["/dev/nvidia1"]
     # the init container may start again
-    assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
+    assert node.described(f"{contract.CDI_SHARE_KIND}={answer.cdi_share_name(ids)}") == ["/dev/nvidia1"]
 
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])
@@ -200,7 +199,7 @@ async def test_containers_that_reuse_ids_must_use_the_same_gpus(node: Node, uuid
     node.keeps("trainer", warm=ids, main=ids)
     if uuid == SECOND:
         await node.kubelet.start_container("trainer")
-        assert node.described(f"{contract.CDI_SHARE_KIND}={cdi.share_name(ids)}") == ["/dev/nvidia1"]
+        assert node.described(f"{contract.CDI_SHARE_KIND}={answer.cdi_share_name(ids)}") == ["/dev/nvidia1"]
         return
     assert await refused(node, "trainer") == (
         'the GPUs of this container are unknown: the containers "main" and "warm" use the same 80 '
@@ -267,6 +266,6 @@ async def test_registers_again_when_the_need_for_start_changes(node: Node) -> No
 def test_annotations_contain_the_same_cdi_name() -> None:
     settings = NodeSettings(device_list_strategies=("cdi-annotations",))
     response = share_answers.ShareAnswers(MOUNTS, settings=lambda: settings).allocate(PERCENT, ["GPU-b::1", "GPU-a::0"])
-    name = cdi.share_name(["GPU-a::0", "GPU-b::1"])
+    name = answer.cdi_share_name(["GPU-a::0", "GPU-b::1"])
     assert dict(response.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
     assert not response.cdi_devices

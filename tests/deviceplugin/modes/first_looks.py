@@ -8,7 +8,7 @@ from typing import Any, Final
 import pynvml
 
 from deviceplugin.hardware import gpu_health, nvml, nvml_call, observation
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from tests.deviceplugin import simulated
 from tests.deviceplugin.modes import modes_node
 from tests.deviceplugin.modes.modes_node import CONFIGS, GPU, Node

@@ -22,7 +22,7 @@ from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation, parti
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup
 from deviceplugin.mps import daemons
-from deviceplugin.state import allocatable, node_state
+from deviceplugin.state import advertisement, node_state
 from gpushare.gpunode import GpuNode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
@@ -156,7 +156,9 @@ class Node:
             ),
             path=self.checkpoint,
             options=agent_settings.ModeOptions(),
-            allocatable=allocatable.DelayedDecrease(lambda gpus: allocatable.allocatable(gpus, self.cluster.node, ())),
+            allocatable=advertisement.DelayedDecrease(
+                lambda gpus: advertisement.allocatable(gpus, self.cluster.node, ())
+            ),
             mps_problem=lambda _: "",
         )
 

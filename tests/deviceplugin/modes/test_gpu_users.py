@@ -12,7 +12,7 @@ import pytest
 
 from deviceplugin.arbiter import socket_server
 from deviceplugin.modes.gpu_users import JUST_GIVEN_SECONDS, GpuUsers
-from deviceplugin.state import gpu_usage, kubelet_checkpoint
+from deviceplugin.state import pod_resources
 from gpushare import contract
 from tests.deviceplugin.simulated_kubelet import Kubelet
 
@@ -38,16 +38,16 @@ def gpu_users(proc: Path, kept: Path | None = None) -> Any:
 @pytest.mark.parametrize(
     ("name", "cgroup", "expected"),
     [
-        (b"python", IN_A_POD, gpu_usage.GpuUser(7, "python", "ml/x")),
-        (b"\xff\xfe", IN_A_POD, gpu_usage.GpuUser(7, "\ufffd\ufffd", "ml/x")),
-        (b"nvidia-cuda-mps", "0::/system.slice/mps.service\n", gpu_usage.GpuUser(7, "nvidia-cuda-mps")),
-        (b"nvidia-cuda-mps", IN_A_POD, gpu_usage.GpuUser(7, "nvidia-cuda-mps", "ml/x")),
-        (b"Xorg", "0::/user.slice\n", gpu_usage.GpuUser(7, "Xorg")),
+        (b"python", IN_A_POD, pod_resources.GpuUser(7, "python", "ml/x")),
+        (b"\xff\xfe", IN_A_POD, pod_resources.GpuUser(7, "\ufffd\ufffd", "ml/x")),
+        (b"nvidia-cuda-mps", "0::/system.slice/mps.service\n", pod_resources.GpuUser(7, "nvidia-cuda-mps")),
+        (b"nvidia-cuda-mps", IN_A_POD, pod_resources.GpuUser(7, "nvidia-cuda-mps", "ml/x")),
+        (b"Xorg", "0::/user.slice\n", pod_resources.GpuUser(7, "Xorg")),
     ],
     ids=["of a pod", "a name that is not text", "a name of MPS on the host", "a name of MPS in a pod", "of the host"],
 )
 def test_a_process_is_identified_by_its_pod_not_by_its_name(
-    tmp_path: Path, name: bytes, cgroup: str, expected: gpu_usage.GpuUser
+    tmp_path: Path, name: bytes, cgroup: str, expected: pod_resources.GpuUser
 ) -> None:
     directory = tmp_path / "7"
     directory.mkdir()
@@ -65,7 +65,7 @@ def test_our_mps_daemons_and_their_children_are_not_users(tmp_path: Path) -> Non
         (tmp_path / str(pid) / "cgroup").write_text(IN_A_POD)
         (tmp_path / str(pid) / "stat").write_text(f"{pid} (nvidia-cuda-mps) S {parent} 7 7")
     users = gpu_users(tmp_path)._users_of({"GPU-a": [6, 7, 8]})
-    assert users == {"GPU-a": [gpu_usage.GpuUser(8, "nvidia-cuda-mps", "ml/x")]}
+    assert users == {"GPU-a": [pod_resources.GpuUser(8, "nvidia-cuda-mps", "ml/x")]}
 
 
 def test_devices_in_the_kubelets_checkpoint_are_in_use_while_their_pod_runs(tmp_path: Path) -> None:
@@ -77,7 +77,7 @@ def test_devices_in_the_kubelets_checkpoint_are_in_use_while_their_pod_runs(tmp_
         {"PodUID": UID, "ContainerName": "b", "ResourceName": PERCENT, "DeviceIDs": {"0": ["gpu-percent-300"]}},
         {"PodUID": "gone", "ContainerName": "a", "ResourceName": PERCENT, "DeviceIDs": {"-1": ["gpu-percent-9"]}},
     ]
-    kept = tmp_path / kubelet_checkpoint.NAME
+    kept = tmp_path / pod_resources.CHECKPOINT_NAME
     kept.write_text(json.dumps({"Data": {"PodDeviceEntries": entries, "RegisteredDevices": {}}, "Checksum": 1}))
     asked = gpu_users(tmp_path, kept)
     assert "does not report" in asyncio.run(asked.refresh())
@@ -133,6 +133,6 @@ async def test_a_device_is_free_once_the_kubelet_no_longer_lists_it(short_path: 
     "text", ["", "[]", "{}", '{"Data": {"PodDeviceEntries": [7]}}', '{"Data": {"PodDeviceEntries": null}}']
 )
 def test_a_checkpoint_in_another_format_is_ignored(tmp_path: Path, text: str) -> None:
-    (tmp_path / kubelet_checkpoint.NAME).write_text(text)
-    assert kubelet_checkpoint.read(tmp_path / kubelet_checkpoint.NAME) == {}
-    assert kubelet_checkpoint.read(tmp_path / "none") == {}
+    (tmp_path / pod_resources.CHECKPOINT_NAME).write_text(text)
+    assert pod_resources.read_checkpoint(tmp_path / pod_resources.CHECKPOINT_NAME) == {}
+    assert pod_resources.read_checkpoint(tmp_path / "none") == {}

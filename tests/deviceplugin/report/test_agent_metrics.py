@@ -16,7 +16,7 @@ from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import agent_metrics
 from deviceplugin.report.share_metrics import DeviceHolder
 from deviceplugin.report.share_peaks import Peak
-from deviceplugin.state.offer import Unreadable
+from deviceplugin.state.node_state import Unreadable
 from gpushare import contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Condition, GpuNode

@@ -6,10 +6,10 @@ import asyncio
 import dataclasses
 from typing import Any
 
-from deviceplugin.host.identity import Container
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.report import announcements
 from deviceplugin.report.announcements import RefusedLibraries
-from deviceplugin.state.offer import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, Offer, Unreadable
 from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import contract, ledger
 from tests import builders

@@ -10,8 +10,7 @@ import pytest
 
 from deviceplugin.report import share_metrics
 from deviceplugin.report.share_metrics import DeviceHolder
-from deviceplugin.state.node_state import ModesInForce
-from deviceplugin.state.offer import Observable, Offer
+from deviceplugin.state.node_state import ModesInForce, Observable, Offer
 from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import ledger
 from gpushare.allocation import PodRef

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.state import allocatable
+from deviceplugin.state import advertisement
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
 from gpushare.gpunode import Gpu, GpuNode, Mode
@@ -41,13 +41,13 @@ def share(request: int, memory: int, *gpus: str) -> GivenShare:
 
 def units(there: GpuNode | None, *pods: dict[str, Any], gpus: tuple[Gpu, ...] = GPUS) -> tuple[int, int]:
     """Return the percent and the GiB of two GPUs."""
-    amounts = allocatable.allocatable(gpus, there, pods)
+    amounts = advertisement.allocatable(gpus, there, pods)
     return amounts[PERCENT], amounts[MEMORY] // GIB
 
 
 def test_healthy_gpus_count_in_full() -> None:
     assert units(None) == (200, 160)
-    assert allocatable.allocatable(GPUS, None, ())[IDLE] == 2 * contract.IDLE_SHARES_PER_GPU
+    assert advertisement.allocatable(GPUS, None, ())[IDLE] == 2 * contract.IDLE_SHARES_PER_GPU
     assert units(None, gpus=tuple(dataclasses.replace(gpu, mode=Mode.EXCLUSIVE) for gpu in GPUS)) == (0, 0)
 
 
@@ -117,7 +117,7 @@ def test_a_trimmed_pod_counts_as_the_whole_pod() -> None:
         {"name": "side", "restartPolicy": "Always", "resources": {"limits": {PERCENT: "5"}}},
     ]
     there = node(share(10, GIB))
-    trimmed = {**manifest, "spec": allocatable.trimmed(manifest)}
+    trimmed = {**manifest, "spec": advertisement.trimmed_resources(manifest)}
     assert units(there, manifest) == units(there, trimmed) != units(None)
     assert "cpu" not in str(trimmed)
     assert "image" not in str(trimmed)
@@ -135,19 +135,22 @@ def test_the_count_admits_every_pod_that_fits_the_ledger(pods: list[tuple[int, i
         used += has
         manifests.append(pod({PERCENT: str(counted)}, name=str(number), uid=str(number)))
         entries.append(node(share(has, 0), name=str(number), uid=str(number)).allocations[0])
-    amounts = allocatable.allocatable(GPUS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
+    amounts = advertisement.allocatable(GPUS[:1], GpuNode("n", allocations=tuple(entries)), manifests)
     counted = sum(int(manifest["spec"]["containers"][0]["resources"]["limits"][PERCENT]) for manifest in manifests)
     assert counted + (100 - used) <= amounts[PERCENT]
 
 
 def test_the_amount_rises_at_once_and_falls_late() -> None:
     now, amounts = [0.0], {PERCENT: 200, MEMORY: 5}
-    stabilized = allocatable.DelayedDecrease(lambda _: dict(amounts), clock=lambda: now[0])
+    stabilized = advertisement.DelayedDecrease(lambda _: dict(amounts), clock=lambda: now[0])
     assert (stabilized(()), stabilized.decrease_in_seconds) == ({PERCENT: 200, MEMORY: 5}, math.inf)
     amounts[PERCENT] = 100
-    assert (stabilized(()), stabilized.decrease_in_seconds) == ({PERCENT: 200, MEMORY: 5}, allocatable.DECREASE_SECONDS)
+    assert (stabilized(()), stabilized.decrease_in_seconds) == (
+        {PERCENT: 200, MEMORY: 5},
+        advertisement.DECREASE_SECONDS,
+    )
     now[0], amounts[MEMORY] = 2.0, 9
     assert stabilized(()) == {PERCENT: 200, MEMORY: 9}
-    now[0] = allocatable.DECREASE_SECONDS
+    now[0] = advertisement.DECREASE_SECONDS
     assert stabilized(()) == {PERCENT: 100, MEMORY: 9}
     assert stabilized.decrease_in_seconds == 2.0  # one more check, which will find no change

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from deviceplugin.state import gpu_usage
+from deviceplugin.state import pod_resources
 from deviceplugin.state.pod_resources import ContainerDevices
 from tests import builders
 
@@ -13,7 +13,7 @@ GPU_OF = {"GPU-a": "GPU-a", "GPU-b": "GPU-b", "MIG-1": "GPU-b"}
 
 def users(**arguments: Any) -> dict[str, tuple[str, ...]]:
     nothing: dict[str, Any] = {"allocations": (), "held": (), "just_given": (), "processes": {}, "gpu_of": GPU_OF}
-    return gpu_usage.users(**nothing | arguments)
+    return pod_resources.users(**nothing | arguments)
 
 
 def held(pod: str, *ids: str, resource: str = "nvidia.com/gpu") -> ContainerDevices:
@@ -55,9 +55,9 @@ def test_a_recent_allocation_counts_until_the_kubelet_lists_it() -> None:
 def test_a_process_is_named_by_its_pod_or_its_command() -> None:
     running = {
         "GPU-a": [
-            gpu_usage.GpuUser(7, "python", "ml/x"),
-            gpu_usage.GpuUser(8, "python", "ml/x"),
-            gpu_usage.GpuUser(9, "X"),
+            pod_resources.GpuUser(7, "python", "ml/x"),
+            pod_resources.GpuUser(8, "python", "ml/x"),
+            pod_resources.GpuUser(9, "X"),
         ]
     }
     assert users(processes=running) == {"GPU-a": ("pod ml/x", "process 9 (X)")}

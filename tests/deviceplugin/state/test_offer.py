@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from deviceplugin.state.offer import Offer
+from deviceplugin.state.node_state import Offer
 from tests import builders
 
 GPUS = builders.node(gpus=3).gpus

@@ -12,8 +12,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.ledgers import ledger_record, pages, recovery
 from deviceplugin.audit import overhead
-from deviceplugin.disk import old_libraries, records
 from deviceplugin.hardware import gpu_health
+from deviceplugin.host import library, records
 from deviceplugin.injection import runtime_inspection
 from deviceplugin.modes import mode_checkpoint
 from deviceplugin.report import share_peaks
@@ -47,7 +47,7 @@ def _record(path: Path) -> None:
         record = ledger_record.read(path)
     except ledger_record.RecordError:
         return
-    assert records.read(tenant.Tenant, records.write(record.tenant)) == record.tenant
+    assert records.read(tenant.Tenant, records.to_json(record.tenant)) == record.tenant
     pages.LimitsPage(record.tenant.grants, slot_count=record.slot_count).close()
     assert all(0 <= slot < contract.LEDGER_SLOTS for slot in (*record.slots, max(record.slot_count - 1, 0)))
 
@@ -69,7 +69,7 @@ def _lost(path: Path) -> None:
 
 
 def _libraries(path: Path) -> None:
-    kept = old_libraries.read_record(path)
+    kept = library.read_record(path)
     assert all(isinstance(uid, str) for uid in kept.seen)
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from deviceplugin.arbiter import client_connection, connection_limits, tenant
 from deviceplugin.arbiter.ledgers import share_ledgers
 from deviceplugin.arbiter.scheduling import leases
-from deviceplugin.host import identity, kernel_process
+from deviceplugin.host import kernel_process
 from gpushare import contract
 
 _LOOP = asyncio.new_event_loop()
@@ -38,7 +38,7 @@ _ANSWERS = {
 class _Lookup:
     """A lookup in which every container except the last has half of the GPUs."""
 
-    async def tenant(self, container: identity.Container) -> tenant.Tenant:
+    async def tenant(self, container: kernel_process.Container) -> tenant.Tenant:
         grants = tuple(tenant.Grant(uuid, 1 << 30, 50, 100) for uuid in _GPUS)
         return tenant.Tenant(container.pod_uid, "default", container.pod_uid, ("main",), 0, grants)
 
@@ -102,7 +102,7 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
             client_connection.ClientConnection(
                 ours,
                 who=who,
-                container=identity.Container(f"pod-{number // 2}", f"{number:064}"),
+                container=kernel_process.Container(f"pod-{number // 2}", f"{number:064}"),
                 limits=connection_limits.ConnectedContainer(),
                 leases=turns,
                 lookup=_Lookup(),

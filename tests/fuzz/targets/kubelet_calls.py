@@ -13,7 +13,7 @@ from deviceplugin.kubelet import plugin_service, share_answers
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.kubelet_api import podresources_v1_pb2 as resources
 from deviceplugin.state import advertisement, pod_resources
-from deviceplugin.state.offer import Observable
+from deviceplugin.state.node_state import Observable
 from tests.deviceplugin.kubelet import test_device_answers as devices
 from tests.fuzz import laws
 
@@ -69,5 +69,5 @@ def _pod_resources(body: bytes) -> None:
         answer = resources.ListPodResourcesResponse.FromString(body)
     except DecodeError:
         return
-    for entry in pod_resources.read(answer):
+    for entry in pod_resources.from_answer(answer):
         hash(entry)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from deviceplugin.arbiter.ledgers.pages import LimitsRecord
-from deviceplugin.audit import audit_document, node_audit
+from deviceplugin.audit import node_audit
 from kubectl_gpushare.planning.auditing import FOREIGN, UNLIMITED, Amounts, ReportedProcess, ReportedShare, parse_audit
 from tests import builders
 
@@ -37,7 +37,7 @@ def test_agents_audit_is_read_completely() -> None:
         (held, idle),
         (node_audit.Problem("one", blind=False), node_audit.Problem("two")),
     )
-    audit = parse_audit(json.dumps(audit_document.to_json(written, node_name="n", checked_at=5.25)))
+    audit = parse_audit(json.dumps(node_audit.to_json(written, node_name="n", checked_at=5.25)))
     assert (audit.node, audit.checked_at, audit.problem, audit.blind) == ("n", 5.25, "one; two", True)
     assert audit.processes == (ReportedProcess(gpu.uuid, 7, "python3", "", "", "", None, 0, FOREIGN, "nobody's"),)
     amounts = Amounts(50, 80, 8 * GIB)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from deviceplugin.denial import denial_program, registered
+from deviceplugin.denial import kernel, pod_denial
 from deviceplugin.host import kernel_process
 
 
@@ -13,11 +13,11 @@ def denies(bpf: str, cgroups: str, uid: str, how: str) -> None:
         kernel_process.missing_capabilities = lambda *_, **__: ()
     try:
         for majors in {10}, {10, 195}:  # the second replaces the first
-            made = denial_program.load(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
-            known = registered.RegisteredMap(made.map_descriptor)
+            made = pod_denial.load_program(Path(bpf), Path(cgroups), proc=Path("/proc"), majors=majors)
+            known = kernel.RegisteredMap(made.map_descriptor)
             known.renew()
             known.add(1, 1)
             known.replace([])
             print(len(made.attach([uid])))
-    except denial_program.DenialError as error:
+    except pod_denial.DenialError as error:
         print(error)

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.cdi import driver_root
-from deviceplugin.cdi.driver_root import DriverRoot
+from deviceplugin.injection import driver_root
+from deviceplugin.injection.driver_root import DriverRoot
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin.test_agent_without_cluster import unreachable
 
@@ -50,7 +50,7 @@ def test_finds_no_driver_in_a_missing_directory(tmp_path: Path) -> None:
 def loaded(gpus: Path, mounted: Path, *, library_path: str = "") -> subprocess.CompletedProcess[str]:
     """Run a process that prints the loaded library and the number of GPUs."""
     program = (
-        "import sys, pathlib; from deviceplugin.cdi import driver_root; from deviceplugin.hardware import nvml; "
+        "import sys, pathlib; from deviceplugin.injection import driver_root; from deviceplugin.hardware import nvml; "
         "print(driver_root.load_nvml(pathlib.Path(sys.argv[1]))); print(len(nvml.Nvml().snapshot().gpus))"
     )
     environment = {**simulated.environment(gpus), "LD_LIBRARY_PATH": library_path}

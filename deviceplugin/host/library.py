@@ -1,29 +1,77 @@
-"""Removes libraries that earlier agents gave to containers, once no pod and no process needs them.
+"""Installs the files that share containers mount, and removes libraries of earlier agents.
 
-The kubelet remembers a container's mounts and uses the same path when it restarts the container, maybe days later. So a
-library stays while a pod lives that was on the node when a newer library replaced it, and while a process has it
-mapped. Those pods are recorded on disk; otherwise each restart of the agent would add all newer pods. Pods that arrived
-while no agent ran count too, because an older agent may have run. If pods or processes are unknown, no library is
-removed.
+A library must never change while a process has it mapped. So each version has its own file, named by a hash of its
+content. The kubelet uses the same path when it restarts a container, maybe days later. So a library stays while a pod
+lives that was on the node when a newer library replaced it, and while a process has it mapped. Those pods are recorded
+on disk; pods that arrived while no agent ran count too. If pods or processes are unknown, no library is removed.
 """
 
 from __future__ import annotations
 
 import asyncio
 import dataclasses
+import hashlib
 import json
 import logging
+import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.disk import library, records, whole_file
+from deviceplugin.host import records
 from gpushare import contract, pod
 from gpushare.pod import PodJson
 
+PREFIX_LENGTH: Final = 16
+STEM: Final = "libgpushare-"
+PATTERN: Final = f"{STEM}{'[0-9a-f]' * PREFIX_LENGTH}.so"  # matches every version
+LIBRARY_MODE: Final = 0o755
+_ELF: Final = b"\x7fELF"
+
+
+class LibraryError(Exception):
+    """The library cannot be installed; the message names the file and the remedy."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Installed:
+    """The host paths of the library and its preload file."""
+
+    library: Path
+    preload_file: Path
+
+
+def install(source: Path, *, root: Path) -> Installed:
+    """Install `source` below `root`. Idempotent. Raises LibraryError."""
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise LibraryError(f"{source} cannot be read ({error.strerror}): --library must name libgpushare.so") from error
+    if not content.startswith(_ELF):
+        raise LibraryError(f"{source} is not a shared library: --library must name libgpushare.so")
+    name = f"{STEM}{hashlib.sha256(content).hexdigest()[:PREFIX_LENGTH]}.so"
+    installed = Installed(root / "lib" / name, root / "ld.so.preload")
+    try:
+        # The loader ignores a preload file that it cannot read, so both files must survive a crash of the node.
+        records.write_if_changed(installed.library, content, mode=LIBRARY_MODE, lasting=True)
+        records.write_if_changed(installed.preload_file, f"{contract.CONTAINER_LIBRARY}\n", lasting=True)
+        flags = os.statvfs(root).f_flag
+    except OSError as error:
+        raise LibraryError(
+            f"{error.filename or root} cannot be written ({error.strerror}): --root must name a directory of the host"
+        ) from error
+    if flags & os.ST_NOEXEC:
+        # The loader would only warn on the program's stderr, and run it without the library.
+        raise LibraryError(
+            f"{root} is mounted noexec, so no program can load a library from it: --root must name a directory of the "
+            "host that is not, such as /home/kubernetes/bin/gpushare on Container-Optimized OS"
+        )
+    return installed
+
+
 logger = logging.getLogger(__name__)
 
-NAME: Final = "libraries.json"
+RECORD_NAME: Final = "libraries.json"
 POLL_SECONDS: Final = 60.0
 MAX_BYTES: Final = 64 << 20  # per process, because a container controls how long its list of mappings is
 
@@ -51,24 +99,28 @@ class OldLibraries:
         proc: Path = Path("/proc"),
     ) -> None:
         self._installed = installed
-        self._path = directory / NAME
+        self._path = directory / RECORD_NAME
         self._pods = pods
         self._proc = proc
         self._record = read_record(self._path)
         self._has_run = False
 
     async def run(self) -> None:
-        """Remove unused libraries periodically until cancelled."""
         while True:
             there = self._pods()
             if there is not None:
+                may_restart = frozenset(
+                    pod.uid(manifest)
+                    for manifest in there
+                    if contract.ALLOCATION in pod.annotations_of(manifest) and not pod.is_terminal(manifest)
+                )
                 # Reading /proc/PID/maps of an exiting process can block.
-                await asyncio.to_thread(self.remove_unused, frozenset(_may_restart(there)))
+                await asyncio.to_thread(self.remove_unused, may_restart)
             await asyncio.sleep(POLL_SECONDS)
 
     def remove_unused(self, pods: frozenset[str]) -> None:
         """Remove libraries that neither these pods (UIDs) nor any process can need. Blocking."""
-        old = {path.name: path for path in self._installed.parent.glob(library.PATTERN) if path != self._installed}
+        old = {path.name: path for path in self._installed.parent.glob(PATTERN) if path != self._installed}
         before = self._record
         unseen = frozenset() if self._has_run else pods - before.seen
         holders = {name: before.holders.get(name, pods) & pods | unseen for name in sorted(old)}
@@ -77,7 +129,11 @@ class OldLibraries:
             logger.info("Keeping a library that pods may still use", extra=extra)
         self._record, self._has_run = LibraryRecord(pods, holders), True
         if self._record != before:
-            self._write_record()
+            document = {"seen": sorted(pods), "holders": {name: sorted(held) for name, held in holders.items()}}
+            try:
+                records.write_file(self._path, json.dumps(document))
+            except OSError as error:
+                logger.warning("Could not write which pods use which library", extra={"err": str(error)})
         unheld = [old[name] for name, held in holders.items() if not held]
         mapped = _mapped(self._proc) if unheld else frozenset()
         if mapped is None:
@@ -92,13 +148,6 @@ class OldLibraries:
             else:
                 logger.info("Removed an unused library", extra={"library": path.name})
 
-    def _write_record(self) -> None:
-        holders = {name: sorted(held) for name, held in self._record.holders.items()}
-        try:
-            whole_file.write(self._path, json.dumps({"seen": sorted(self._record.seen), "holders": holders}))
-        except OSError as error:
-            logger.warning("Could not write which pods use which library", extra={"err": str(error)})
-
 
 def read_record(path: Path) -> LibraryRecord:
     """Read the record; empty if the file is missing or invalid. An invalid file is set aside."""
@@ -109,16 +158,9 @@ def read_record(path: Path) -> LibraryRecord:
     except FileNotFoundError:
         return LibraryRecord()
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        extra = {"set_aside": str(whole_file.set_aside(path)), "err": str(error)}
+        extra = {"set_aside": str(records.set_aside(path)), "err": str(error)}
         logger.warning("Starting without the record of pods and libraries: all current pods count", extra=extra)
         return LibraryRecord()
-
-
-def _may_restart(pods: Iterable[PodJson]) -> Iterator[str]:
-    """Yield the UIDs of pods with a share whose containers may start again."""
-    for manifest in pods:
-        if contract.ALLOCATION in pod.annotations_of(manifest) and not pod.is_terminal(manifest):
-            yield pod.uid(manifest)
 
 
 def _mapped(proc: Path) -> frozenset[int] | None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.disk import whole_file
+from deviceplugin.host import records
 
 
 def test_write_creates_parent_directories_and_sets_the_mode(tmp_path: Path) -> None:
     path = tmp_path / "lib" / "new" / "file"
-    whole_file.write(path, "text", mode=0o640, lasting=True)
+    records.write_file(path, "text", mode=0o640, lasting=True)
     assert path.read_text() == "text"
     assert path.stat().st_mode & 0o777 == 0o640
     assert list(path.parent.iterdir()) == [path]
@@ -23,32 +23,32 @@ def test_write_creates_parent_directories_and_sets_the_mode(tmp_path: Path) -> N
 
 def test_open_old_file_stays_readable(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    whole_file.write(path, b"old")
+    records.write_file(path, b"old")
     with path.open("rb") as held:
-        whole_file.write(path, b"new")
+        records.write_file(path, b"new")
         assert held.read() == b"old"
     assert path.read_bytes() == b"new"
 
 
 def test_equal_content_is_not_rewritten(tmp_path: Path) -> None:
     path = tmp_path / "file"
-    assert whole_file.write_if_changed(path, "same")
+    assert records.write_if_changed(path, "same")
     inode = path.stat().st_ino
-    assert not whole_file.write_if_changed(path, b"same")
+    assert not records.write_if_changed(path, b"same")
     assert path.stat().st_ino == inode
-    assert whole_file.write_if_changed(path, "other")
+    assert records.write_if_changed(path, "other")
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "file"
-    whole_file.write(path, "old")
+    records.write_file(path, "old")
 
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr("os.fsync", full)
     with pytest.raises(OSError, match="No space"):
-        whole_file.write(path, "new", lasting=True)
+        records.write_file(path, "new", lasting=True)
     assert path.read_text() == "old"
 
 
@@ -61,10 +61,10 @@ def test_lasting_write_syncs_file_and_directory(tmp_path: Path, monkeypatch: pyt
         fsync(descriptor)
 
     monkeypatch.setattr("os.fsync", seen)
-    whole_file.write(path, "text")
+    records.write_file(path, "text")
     assert synced == []
     path.unlink()
-    whole_file.write(path, "text", lasting=True)
+    records.write_file(path, "text", lasting=True)
     assert synced == [(False, False), (True, True)]  # the content before the rename, and the directory after it
 
 
@@ -78,5 +78,5 @@ def test_directory_without_sync_support_is_accepted(
 
     monkeypatch.setattr("os.fsync", fsync)
     with pytest.raises(OSError, match="Input/output") if raises else contextlib.nullcontext():
-        whole_file.write(tmp_path / "file", "text", lasting=True)
+        records.write_file(tmp_path / "file", "text", lasting=True)
     assert (tmp_path / "file").read_text() == "text"

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.disk import library, old_libraries
+from deviceplugin.host import library
 from gpushare import contract
 from tests.deviceplugin import waiting
 
@@ -38,7 +38,7 @@ class Node:
         return self.installed
 
     def restart(self) -> None:
-        self.old = old_libraries.OldLibraries(self.installed, self.root, pods=lambda: self.pods, proc=self.proc)
+        self.old = library.OldLibraries(self.installed, self.root, pods=lambda: self.pods, proc=self.proc)
 
     def there(self) -> set[Path]:
         return set((self.root / "lib").iterdir())
@@ -157,7 +157,7 @@ def test_keeps_all_libraries_while_a_process_is_unreadable(
 def test_keeps_all_libraries_if_mappings_are_invalid_or_too_long(
     node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str
 ) -> None:
-    monkeypatch.setattr(old_libraries, "MAX_BYTES", 100)
+    monkeypatch.setattr(library, "MAX_BYTES", 100)
     (tmp_path / "proc" / "12").mkdir(parents=True)
     (tmp_path / "proc" / "12" / "maps").write_text(text)
     (tmp_path / "proc" / "12" / "cgroup").write_text("0::/kubepods/pod1234/5678\n")
@@ -190,13 +190,13 @@ def test_invalid_record_is_set_aside_and_all_pods_count(
     node: Node, caplog: pytest.LogCaptureFixture, text: str
 ) -> None:
     old = node.installed
-    kept = node.root / old_libraries.NAME
+    kept = node.root / library.RECORD_NAME
     kept.write_text(text)
     new = node.upgrade(2)
     node.old.remove_unused(frozenset({"a"}))
     assert node.there() == {old, new}
     assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
-    assert (node.root / f"{old_libraries.NAME}.unreadable").read_text() == text
+    assert (node.root / f"{library.RECORD_NAME}.unreadable").read_text() == text
     assert "Starting without the record of pods and libraries" in caplog.text
 
 
@@ -221,7 +221,7 @@ def pod(uid: str, phase: str = "Running", *, shares: bool = True) -> dict[str, A
 async def test_waits_for_the_pods_and_counts_those_that_may_restart(
     node: Node, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(old_libraries, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(library, "POLL_SECONDS", 0.01)
     old, new = node.installed, node.upgrade(2)
     node.pods = None
     running = asyncio.create_task(node.old.run())
@@ -229,7 +229,7 @@ async def test_waits_for_the_pods_and_counts_those_that_may_restart(
         await asyncio.sleep(0.1)
         assert node.there() == {old, new}
         node.pods = [pod("a"), pod("over", "Succeeded"), pod("failed", "Failed"), pod("other", shares=False)]
-        kept = node.root / old_libraries.NAME
+        kept = node.root / library.RECORD_NAME
         await waiting.until(kept.exists)
         assert json.loads(kept.read_text()) == {"seen": ["a"], "holders": {old.name: ["a"]}}
         node.pods = node.pods[1:]

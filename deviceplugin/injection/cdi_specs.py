@@ -14,10 +14,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import driver_root
-from deviceplugin.disk import whole_file
-from deviceplugin.state.offer import Observable
+from deviceplugin.allocation import answer
+from deviceplugin.host import records
+from deviceplugin.injection import driver_root
+from deviceplugin.state.node_state import Observable
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu, parts, whole
@@ -132,8 +132,8 @@ class Specs:
 
     def renew(self, settings: NodeSettings) -> None:
         """Write the files that are needed and remove the others. Raises SpecError."""
-        is_configured = any(map(cdi.is_strategy, settings.device_list_strategies))
-        there = sorted(self.directory.glob(f"{cdi.VENDOR}-*.json"))
+        is_configured = any(map(answer.uses_cdi, settings.device_list_strategies))
+        there = sorted(self.directory.glob(f"{answer.CDI_VENDOR}-*.json"))
         if not is_configured and not there:
             return
         wanted = self._documents(settings) if is_configured or self.in_use() else {}
@@ -178,7 +178,6 @@ class Specs:
         return ""
 
     def has_share(self, name: str) -> bool:
-        """Whether this share container's device is described."""
         return self._share_path(name).exists()
 
     def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
@@ -194,11 +193,9 @@ class Specs:
         )
 
     def remove_share(self, name: str) -> None:
-        """Remove the description of a share container's device."""
         self._share_path(name).unlink(missing_ok=True)
 
     def keep_only_shares(self, kept: Collection[str]) -> None:
-        """Remove the descriptions of all other share containers."""
         for path in self.directory.glob(f"{_SHARE_PREFIX}*.json"):
             if path.stem.removeprefix(_SHARE_PREFIX) not in kept:
                 path.unlink(missing_ok=True)
@@ -209,7 +206,7 @@ class Specs:
     def _write(self, path: Path, document: dict[str, Any]) -> None:
         try:
             # Runtimes may read the directory's .json files at any time, so the write must be atomic.
-            if whole_file.write_if_changed(path, f"{json.dumps(document, indent=1)}\n"):
+            if records.write_if_changed(path, f"{json.dumps(document, indent=1)}\n"):
                 logger.info("Wrote a CDI specification", extra={"path": str(path)})
         except OSError as error:
             raise self._unwritable(error) from error
@@ -221,7 +218,7 @@ class Specs:
         )
 
     def _kind_path(self, kind: str) -> Path:
-        return self.directory / f"{cdi.VENDOR}-{kind}.json"
+        return self.directory / f"{answer.CDI_VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
         """Return the specification of each kind that has devices on this node."""
@@ -234,7 +231,7 @@ class Specs:
             kinds[kind] = {ALL: ContainerEdits(device_nodes=pairs)} if pairs else {}
         commons = {"gpu": self._common(settings)}
         return {
-            kind: _document(f"{cdi.VENDOR}/{kind}", devices, common=commons.get(kind, NO_EDITS))
+            kind: _document(f"{answer.CDI_VENDOR}/{kind}", devices, common=commons.get(kind, NO_EDITS))
             for kind, devices in kinds.items()
             if devices
         }

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.disk import library
+from deviceplugin.host import library
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_unwritable_root_is_an_error_with_a_remedy(source: Path, tmp_path: Path)
 
 def test_refuses_a_noexec_root(source: Path, tmp_path: Path) -> None:
     (tmp_path / "root").mkdir()
-    program = "import sys, pathlib; from deviceplugin.disk import library; library.install(*map(pathlib.Path, sys.argv[1:2]), root=pathlib.Path(sys.argv[2]))"
+    program = "import sys, pathlib; from deviceplugin.host import library; library.install(*map(pathlib.Path, sys.argv[1:2]), root=pathlib.Path(sys.argv[2]))"
     mount = f'mount -t tmpfs -o noexec tmpfs {tmp_path / "root"} && exec "$@"'
     command = ["unshare", "--mount", "/bin/sh", "-c", mount, "sh", sys.executable, "-c", program]
     ended = subprocess.run([*command, source, tmp_path / "root"], capture_output=True, text=True, check=False)

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.allocation import answer, cdi
-from deviceplugin.cdi import specs
-from deviceplugin.state.offer import Observable
+from deviceplugin.allocation import answer
+from deviceplugin.injection import cdi_specs
+from deviceplugin.state.node_state import Observable
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Offered
@@ -72,9 +72,9 @@ def host(tmp_path: Path) -> Path:
     return tmp_path / "host"
 
 
-def made(tmp_path: Path, host: Path, *, gpus: list[HardwareGpu] = GPUS, in_use: bool = False) -> specs.Specs:
+def made(tmp_path: Path, host: Path, *, gpus: list[HardwareGpu] = GPUS, in_use: bool = False) -> cdi_specs.Specs:
     directory = tmp_path / "cdi"
-    return specs.Specs(directory, gpus=lambda: gpus, nodes=lambda: NODES, in_use=lambda: in_use, root=host)
+    return cdi_specs.Specs(directory, gpus=lambda: gpus, nodes=lambda: NODES, in_use=lambda: in_use, root=host)
 
 
 def written(tmp_path: Path, kind: str = "gpu") -> dict[str, Any]:
@@ -178,18 +178,18 @@ def test_writes_nothing_without_cdi(tmp_path: Path, host: Path) -> None:
 
 def test_unwritable_directory_is_an_error_with_a_remedy(tmp_path: Path, host: Path) -> None:
     (tmp_path / "cdi").touch()
-    with pytest.raises(specs.SpecError, match="--cdi-directory must name a directory of the host"):
+    with pytest.raises(cdi_specs.SpecError, match="--cdi-directory must name a directory of the host"):
         made(tmp_path, host).renew(NodeSettings(device_list_strategies=CRI))
 
 
 def test_names_use_one_vendor() -> None:
-    assert cdi.device_name(cdi.VENDOR, "gpu", specs.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
+    assert answer.cdi_device_name(answer.CDI_VENDOR, "gpu", cdi_specs.ALL) == "k8s.device-plugin.nvidia.com/gpu=all"
 
 
 async def test_rewrites_files_that_were_removed(
     tmp_path: Path, host: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(specs, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(cdi_specs, "POLL_SECONDS", 0.01)
     made_specs, advertised = made(tmp_path, host), Observable(0)
     path = tmp_path / "cdi" / "k8s.device-plugin.nvidia.com-gpu.json"
     running = asyncio.create_task(made_specs.run(advertised, lambda: NodeSettings(device_list_strategies=CRI)))
