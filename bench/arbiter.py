@@ -15,8 +15,8 @@ import struct
 import time
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.scheduling.gpu_leases import GpuLeases, LeaseNumbers
-from deviceplugin.arbiter.scheduling.lease_history import DebtCache
+from deviceplugin.arbiter.scheduling.gpu_share import DebtCache
+from deviceplugin.arbiter.scheduling.leases import GpuLeases, LeaseNumbers
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 

@@ -19,7 +19,7 @@ from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
-from deviceplugin.link import arbiter_process
+from deviceplugin.link import arbiter
 from deviceplugin.node_pods import NodePods
 from deviceplugin.state.wake import Wake
 from deviceplugin.wiring import agent_parts, node_parts
@@ -54,7 +54,7 @@ async def run(
             )
         )
         process = await stack.enter_async_context(
-            arbiter_process.running(
+            arbiter.running(
                 settings.run_directory / contract.ARBITER_SOCKET_NAME,
                 ledgers=settings.state_directory / LEDGERS,
                 proc=settings.proc_root,

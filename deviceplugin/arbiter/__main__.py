@@ -19,11 +19,9 @@ from typing import Final
 
 from deviceplugin.arbiter import socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
-from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.departed import DepartedShares
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.messages import ArbiterReady, Message
-from deviceplugin.arbiter.share_resizing import ShareResizer
+from deviceplugin.arbiter.messages import ArbiterReady, Channel, Message
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.share_resizing import DepartedShares, ShareResizer
 from deviceplugin.denial.registered import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import garbage, logs, shutdown

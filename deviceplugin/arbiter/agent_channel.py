@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.messages import Channel
+from deviceplugin.arbiter.scheduling.leases import LeaseUsage
+from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant

@@ -22,10 +22,9 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
-from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.client_connection import ClientConnection, ConnectionLimits, RateLimiter, ShareLookup
 from deviceplugin.arbiter.scheduling.leases import Leases
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.host import identity, kernel_process
 from deviceplugin.host.identity import Container
 from gpushare import contract

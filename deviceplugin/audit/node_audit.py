@@ -6,7 +6,7 @@ import dataclasses
 import enum
 from collections.abc import Hashable, Mapping
 
-from deviceplugin.arbiter.ledgers.pages import LimitsRecord
+from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.identity import Container

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final, Protocol
 
-from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Place

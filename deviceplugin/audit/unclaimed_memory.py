@@ -22,12 +22,12 @@ import dataclasses
 import logging
 from collections.abc import Mapping, Sequence
 
-from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter import pages
 from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.audit.process_listing import ShareLedgerView
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.hardware.driver import Driver
-from deviceplugin.link.running_shares import RunningShare, Shares
+from deviceplugin.link.node_shares import RunningShare, Shares
 
 logger = logging.getLogger(__name__)
 

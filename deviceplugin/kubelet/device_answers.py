@@ -11,7 +11,7 @@ from deviceplugin.cdi import specs
 from deviceplugin.injection.in_force import NodeInjection
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps import daemon_files, limits
+from deviceplugin.mps import steps
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpu import Mode
 from gpushare.modes.offering import Offered
@@ -32,7 +32,7 @@ class DeviceAnswers:
     in_force: NodeInjection
     _: dataclasses.KW_ONLY
     nodes: Callable[[], answer.DevicePaths]
-    mps: Callable[[str], daemon_files.DaemonFiles]
+    mps: Callable[[str], steps.DaemonFiles]
     memory_bytes: Callable[[str], int]
     scores: Callable[[], Mapping[tuple[str, str], int]]
     described: Callable[[NodeSettings], None]
@@ -103,7 +103,7 @@ class DeviceAnswers:
 
     def _check_devices(
         self, resource: str, device_ids: Sequence[str]
-    ) -> tuple[Sequence[Offered], daemon_files.DaemonFiles | None]:
+    ) -> tuple[Sequence[Offered], steps.DaemonFiles | None]:
         """Return the devices and the files of their MPS daemon. Raises AllocateRefusedError."""
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
@@ -120,7 +120,7 @@ class DeviceAnswers:
             )
         return devices, self._mps_places(resource, devices)
 
-    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> daemon_files.DaemonFiles | None:
+    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> steps.DaemonFiles | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
             return None
@@ -133,4 +133,4 @@ class DeviceAnswers:
 
     def _mps_limits(self, devices: Sequence[Offered]) -> dict[str, str]:
         device = devices[0]
-        return limits.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))
+        return steps.container_environment(self.memory_bytes(device.gpu), replicas=device.replicas, held=len(devices))

@@ -13,9 +13,9 @@ from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.hardware.driver import Driver
 from deviceplugin.mig import partitioner
 from deviceplugin.modes.setup import SetUpError
-from deviceplugin.mps import limits, steps
-from deviceplugin.mps.control import ControlError
+from deviceplugin.mps import steps
 from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.supervisor import ControlError
 from gpushare.gpu import Gpu, Mode
 from gpushare.mig import feasibility
 from gpushare.modes.assignment import Assignment
@@ -129,9 +129,9 @@ class MpsPart:
         if gpu.mig_enabled and not mig_was_disabled:
             raise SetUpError(f"{gpu.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
         try:
-            limits.check_replicas(assignment.replicas, known.compute_capability)
+            steps.check_replicas(assignment.replicas, known.compute_capability)
             await self.daemons.start(mps_spec(gpu, assignment, memory_bytes=known.memory_bytes))
-        except (limits.LimitError, ControlError, OSError) as error:
+        except (steps.LimitError, ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {gpu.uuid} does not run: {error}") from error
 
     async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart

@@ -1,16 +1,262 @@
-"""The MPS daemons of a node, one for each GPU in mode mps."""
+"""One MPS control daemon: started, supervised, and stopped.
+
+It runs in the background and the next agent finds it by its pipe, because the end of the daemon would end all its
+clients. Its end is noticed at once through a pidfd, not by polling.
+
+The MPS daemons of a node, one for each GPU in mode mps.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
-from collections.abc import Callable
+import re
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
-from deviceplugin.mps import control, daemon_files, steps
-from deviceplugin.mps.daemon import MpsDaemon, SetComputeMode
+from deviceplugin.host.kernel_process import KernelProcess
+from deviceplugin.mps import steps, supervisor
+from deviceplugin.mps.steps import DaemonFiles
+from deviceplugin.mps.supervisor import Control, ControlError
+from gpushare.cluster import backoff
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0  # a daemon that ran for so long did not fail at its start
+PROBE_SECONDS: Final = 60.0  # finds daemons that run but hang
+PROBE_AGAIN_SECONDS: Final = 5.0  # after a probe without answer
+MAX_SILENCES: Final = 3  # in a row
+STOP_SECONDS: Final = 10.0
+MAX_LOG_BYTES: Final = 1 << 20  # per read
+_SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
+_SELINUX: Final = Path("/sys/fs/selinux")
+_SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
+
+SetComputeMode = Callable[[str, bool], Awaitable[None]]
+
+
+class MpsDaemon:
+    """The daemon of one `Spec`. problem: why it does not run, or "".
+
+    set_exclusive: sets a GPU's compute mode; may raise any exception with a sentence. changed: called when `problem`
+    has changed.
+    """
+
+    def __init__(
+        self, spec: steps.Spec, *, root: Path, program: Path, set_exclusive: SetComputeMode, changed: Callable[[], None]
+    ) -> None:
+        self.spec = spec
+        self.files = DaemonFiles(root, spec.name)
+        self.problem = "it is not started yet"
+        self._control = Control(program, steps.environment(spec, self.files))
+        self._set_mode = set_exclusive
+        self._changed = changed
+        self._log_position: int | None = None
+
+    async def run(self) -> None:
+        """Restart the daemon whenever it fails, until cancelled, which leaves it running.
+
+        Call this after `start`, even if that failed.
+        """
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                if self.problem:
+                    await self.start()
+                why = await self._wait_for_failure()
+            except (ControlError, OSError) as error:
+                why = str(error)
+            self._forward_log()
+            failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
+            pause = backoff.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+            self.files.started.unlink(missing_ok=True)
+            self._set_problem(why)
+            logger.warning(
+                "An MPS daemon does not run", extra={"daemon": self.spec.name, "reason": why, "pause": pause}
+            )
+            await asyncio.sleep(pause)
+
+    async def start(self) -> None:
+        """Start the daemon, unless it runs already, and set its limits. Raises ControlError or OSError."""
+        for step in steps.start(self.spec, self.files):
+            await self._do(step)
+        self._set_problem("")
+        logger.info("An MPS daemon runs", extra={"daemon": self.spec.name})
+
+    async def stop(self) -> None:
+        """Stop the daemon and its clients, and undo its setup; no-op if stopped. Raises ControlError or OSError."""
+        for step in steps.stop(self.spec, self.files):
+            await self._do(step)
+        self._set_problem("it is stopped")
+
+    async def _do(self, step: steps.Step) -> None:
+        match step:
+            case steps.SetComputeMode(exclusive, uuids):
+                for gpu in uuids:
+                    await self._set_exclusive(gpu, exclusive=exclusive)
+            case steps.MakeDirectory(path):
+                path.mkdir(parents=True, exist_ok=True)
+                path.chmod(steps.DIRECTORY_MODE)
+                if path == self.files.pipe and _SELINUX.exists():
+                    os.setxattr(path, "security.selinux", _SELINUX_LABEL)
+            case steps.RunDaemon():
+                if not await self._control.answers():
+                    await self._start()
+            case steps.Command(lines, stopping):
+                if stopping:
+                    await self._quit()
+                    return
+                for line in lines:
+                    await self._control.send(line)
+            case steps.Touch(path):
+                path.touch()
+            case steps.Remove(path):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            case steps.FollowLog(_, stop):
+                self._forward_log()
+                self._log_position = None if stop else self._log_end()
+
+    async def _start(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = await self._pidfd()
+            if pidfd is None:
+                self._forget()  # a client may have put anything there, and the daemon would open it
+            else:
+                os.close(pidfd)
+        await self._control.start()
+
+    async def _set_exclusive(self, gpu: str, *, exclusive: bool) -> None:
+        try:
+            await self._set_mode(gpu, exclusive)
+        except Exception as error:
+            raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
+
+    async def _quit(self) -> None:
+        """Ask the daemon to quit, and kill it if it does not."""
+        try:
+            pidfd = await self._pidfd()
+        except ProcessLookupError:
+            pidfd = None  # a client may have changed the PID: the pipe shows whether it runs
+        try:
+            with contextlib.suppress(ControlError):
+                await self._control.send("quit")
+            if pidfd is not None and not await _ended(pidfd, STOP_SECONDS):
+                logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                await _ended(pidfd, STOP_SECONDS)
+            self._forget()
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    async def _wait_for_failure(self) -> str:
+        """Wait until the daemon ends or hangs; return why it does not run any more."""
+        try:
+            pidfd = await self._pidfd()
+        except ProcessLookupError:
+            return "it has ended"
+        silences = 0
+        try:
+            while True:
+                pause_seconds = PROBE_AGAIN_SECONDS if silences else PROBE_SECONDS
+                if pidfd is None:
+                    await asyncio.sleep(pause_seconds)
+                elif await _ended(pidfd, pause_seconds):
+                    return "it has ended"
+                self._forward_log()
+                # A single missed answer may only mean a busy CPU, and stopping the daemon ends all its clients.
+                silences = 0 if await self._control.answers() else silences + 1
+                if silences == MAX_SILENCES:
+                    # A hung daemon would block the pipe of the next one.
+                    await self._quit()
+                    return "it did not answer"
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    async def _pidfd(self) -> int | None:
+        """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
+        try:
+            process = await asyncio.to_thread(self.process)
+        except ProcessLookupError:
+            self._forget()
+            raise
+        return process.pidfd if process is not None else None
+
+    def process(self) -> KernelProcess | None:
+        """Find the daemon's process as `daemon_files.find_process` does. Blocking."""
+        return steps.find_process(self.files, supervisor.starter(self._control.program))
+
+    def _forget(self) -> None:
+        """Remove the PID file, or what a client has put in its place."""
+        try:
+            self.files.pid_file.unlink(missing_ok=True)
+        except IsADirectoryError:
+            self.files.pid_file.rename(self.files.pipe / f".{uuid.uuid4().hex}")
+
+    def _log_end(self) -> int:
+        try:
+            return (self.files.log / "control.log").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def _forward_log(self) -> None:
+        if self._log_position is None:
+            return
+        try:
+            with (self.files.log / "control.log").open("rb") as log:
+                log.seek(self._log_position)
+                lines = log.read(MAX_LOG_BYTES).splitlines()
+                self._log_position = log.tell()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            text = line.decode(errors="replace")
+            logger.debug("MPS", extra={"daemon": self.spec.name, "line": text})
+        # The daemon still answers, and starts a server for each new client, however often that fails.
+        failed = [line for line in lines if _SERVER_FAILED.search(line)]
+        if failed:
+            last = failed[-1].decode(errors="replace")
+            extra = {"daemon": self.spec.name, "times": len(failed), "line": last, "log": str(self.files.log)}
+            logger.warning("MPS servers failed, together with their clients", extra=extra)
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self._changed()
+
+
+async def _ended(pidfd: int, timeout_seconds: float) -> bool:
+    """Return whether the process ends within this time."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    # A daemon's parent is the first process of its container, which may be this one: reap it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
+    return True
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,18 +320,18 @@ class Daemons:
     def pids(self) -> frozenset[int]:
         """Return the PIDs of all running daemons, also of a former agent's. Blocking."""
         names = {path.name for path in self._root.glob("*/") if path.is_dir()}
-        starter, pids = control.starter(self._program), set()
+        starter, pids = supervisor.starter(self._program), set()
         for name in names:
             with contextlib.suppress(ProcessLookupError):
-                process = daemon_files.find_process(self.files(name), starter)
+                process = steps.find_process(self.files(name), starter)
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)
         return frozenset(pids)
 
-    def files(self, name: str) -> daemon_files.DaemonFiles:
+    def files(self, name: str) -> steps.DaemonFiles:
         """Return the paths of the daemon of this name."""
-        return daemon_files.DaemonFiles(self._root, name)
+        return steps.DaemonFiles(self._root, name)
 
     async def detach(self) -> None:
         """Stop supervising, and leave the daemons running for their clients and the next agent."""

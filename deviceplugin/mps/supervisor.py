@@ -1,4 +1,9 @@
-"""`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's.
+"""Runs `nvidia-cuda-mps-control`: to start an MPS daemon, and to send it commands on stdin and read its answers.
+
+A daemon ends with the container that it was started in. So that it outlives the agent, a keeper in another container
+can run the program for the agent (`supervisor`). It listens on a socket: one JSON line in, one out.
+
+`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's.
 
 It has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to root, so
 only root can connect.
@@ -12,13 +17,173 @@ import dataclasses
 import json
 import logging
 import os
+import socket
 import socket as sockets
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from deviceplugin.mps import control
+from deviceplugin.host import kernel_process
+from deviceplugin.mps import steps
 from gpushare.daemon import logs, shutdown
+
+SECONDS: Final = 15.0
+CONNECT_SECONDS: Final = 1.0
+MAX_BYTES: Final = 1 << 20  # per line
+_ARGUMENTS: Final = ((), ("-d",))
+ALIVE: Final = "get_default_active_thread_percentage"  # every version has this command, and it changes nothing
+
+
+class ControlError(Exception):
+    """The program could not be run, or the daemon did not answer; the message gives the command and the remedy."""
+
+
+class Control:
+    """Starts one MPS daemon and sends it commands, with NVIDIA's control program.
+
+    program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it. environment: the daemon's, which names
+    its pipe directory.
+    """
+
+    def __init__(self, program: Path, environment: Mapping[str, str]) -> None:
+        self._program = program
+        self._environment = dict(environment)
+
+    @property
+    def program(self) -> Path:
+        return self._program
+
+    async def start(self) -> None:
+        """Start the daemon in the background. Raises ControlError."""
+        await self._run(("-d",), "")
+
+    async def send(self, command: str) -> str:
+        """Send a command and return the daemon's answer. Raises ControlError."""
+        return await self._run((), f"{command}\n")
+
+    async def answers(self) -> bool:
+        """Return whether the daemon answers."""
+        try:
+            await self.send(ALIVE)
+        except ControlError:
+            return False
+        return True
+
+    async def _run(self, arguments: tuple[str, ...], commands: str) -> str:
+        shown = f"{self._program} {' '.join(arguments) or commands.strip()}"
+        outcome = await run(self._program, DaemonCall(arguments, self._environment, commands))
+        if outcome.problem:
+            raise ControlError(f"{shown} {outcome.problem}")
+        if outcome.code != 0:
+            raise ControlError(f"{shown} failed ({outcome.code}): {outcome.output or 'without output'}")
+        return outcome.output
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DaemonCall:
+    """A run of the program. commands: its input."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    commands: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a run. problem: why the program could not be run, or ""."""
+
+    code: int = 0
+    output: str = ""
+    problem: str = ""
+
+
+async def run(program: Path, call: DaemonCall) -> CallResult:
+    """Run the program, or have the keeper run it if `program` is a socket."""
+    is_keeper = _is_socket(program)
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await (_run_by_keeper(program, call) if is_keeper else _run(program, call))
+    except TimeoutError:
+        return CallResult(problem=f"took longer than {SECONDS:.0f} s: the daemon hangs")
+
+
+def starter(program: Path) -> int | None:
+    """Return the PID of the process that starts daemons: this one, or the keeper; None if it is down. Blocking."""
+    if not program.is_socket():
+        return os.getpid()
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            connection.connect(str(program))
+            keeper = kernel_process.peer(connection)
+        except OSError:
+            return None
+    os.close(keeper.pidfd)
+    return keeper.pid
+
+
+def encode(call: DaemonCall) -> bytes:
+    return f"{json.dumps(dataclasses.asdict(call))}\n".encode()
+
+
+def decode(line: bytes) -> DaemonCall:
+    """Parse a line. Raises ValueError for anything but a call that agents make."""
+    document = _document(line)
+    call = DaemonCall(
+        tuple(map(str, document.get("arguments", ()))),
+        {str(name): str(value) for name, value in dict(document.get("environment", {})).items()},
+        str(document.get("commands", "")),
+    )
+    if call.arguments not in _ARGUMENTS or not call.environment.keys() <= steps.VARIABLES:
+        raise ValueError(f"{call.arguments} with variables {sorted(call.environment)} is not a call that agents make")
+    return call
+
+
+async def _run(program: Path, call: DaemonCall) -> CallResult:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *call.arguments,
+            env=dict(call.environment),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError as error:
+        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver; give its full path")
+    try:
+        output, _ = await process.communicate(call.commands.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
+
+
+async def _run_by_keeper(keeper: Path, call: DaemonCall) -> CallResult:
+    try:
+        reader, writer = await asyncio.open_unix_connection(keeper, limit=MAX_BYTES)
+        try:
+            writer.write(encode(call))
+            document = _document(await reader.readline())
+        finally:
+            writer.close()
+        return CallResult(int(document["code"]), str(document["output"]), str(document["problem"]))
+    except (OSError, ValueError, KeyError) as error:
+        return CallResult(problem=f"cannot be run, as the keeper of MPS daemons does not answer there: {error}")
+
+
+def _is_socket(path: Path) -> bool:
+    return path.is_socket()
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise ValueError("it is not an object")  # noqa: TRY004 - of JSON, so a wrong value
+    return document
+
 
 logger = logging.getLogger(__name__)
 
@@ -35,14 +200,14 @@ async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
             if not line:  # the agent only reads the PID of this process
                 writer.close()
                 return
-            call = control.decode(line)
-            outcome = await control.run(program, call)
+            call = decode(line)
+            outcome = await run(program, call)
             logger.info(
                 "Ran the control program",
                 extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code},
             )
         except (TimeoutError, ValueError) as error:
-            outcome = control.CallResult(problem=f"was not run: {error}")
+            outcome = CallResult(problem=f"was not run: {error}")
         try:
             writer.write(f"{json.dumps(dataclasses.asdict(outcome))}\n".encode())
             await writer.drain()
@@ -51,7 +216,7 @@ async def serve(socket: Path, program: Path, daemon: shutdown.Daemon) -> None:
             logger.warning("The agent has closed the connection", extra={"err": str(error)})
 
     bound = listening(socket)
-    server = await asyncio.start_unix_server(answer, sock=bound, limit=control.MAX_BYTES)
+    server = await asyncio.start_unix_server(answer, sock=bound, limit=MAX_BYTES)
     logger.info("Serving", extra={"socket": str(socket), "program": str(program)})
     try:
         await daemon.stopping.wait()

@@ -17,7 +17,7 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library
 from deviceplugin.hardware import nvml
 from deviceplugin.labels import node_labels
-from deviceplugin.link import arbiter_process
+from deviceplugin.link import arbiter
 from deviceplugin.mig import partitioner
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, setup_parts
 from deviceplugin.report import agent_metrics, announcements, device_holders
@@ -192,7 +192,7 @@ def build_modes(cluster: ClusterParts, hardware: HardwareParts, reports: ReportP
 class AgentParts:
     """All groups. `agent` starts their loops."""
 
-    process: arbiter_process.ArbiterProcess
+    process: arbiter.ArbiterProcess
     cluster: ClusterParts
     hardware: HardwareParts
     shares: ShareParts
@@ -225,7 +225,7 @@ class AgentParts:
 def build(
     cluster: ClusterParts,
     opened: nvml.Nvml,
-    process: arbiter_process.ArbiterProcess,
+    process: arbiter.ArbiterProcess,
     *,
     installed: library.Installed,
     denied: pod_denial.PodDenial,

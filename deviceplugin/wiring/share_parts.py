@@ -10,7 +10,7 @@ import time
 from typing import Final
 
 from deviceplugin.audit import auditor, overhead, unclaimed_memory
-from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
+from deviceplugin.link import arbiter, node_shares
 from deviceplugin.report import announcements, share_peaks
 from deviceplugin.wiring.node_parts import ClusterParts, HardwareParts, Loops
 from gpushare.gpunode import Condition
@@ -24,8 +24,8 @@ class ShareParts:
     """The agent's end of the arbiter, and the audit. audited: set once the first complete audit can be reported."""
 
     cluster: ClusterParts
-    running: running_shares.Shares
-    lookup: lookup.Lookup
+    running: node_shares.Shares
+    lookup: node_shares.Lookup
     arbiter: arbiter.Arbiter
     auditor: auditor.Auditor
     peaks: share_peaks.Peaks
@@ -57,16 +57,16 @@ class ShareParts:
         await self.auditor.run()
 
 
-def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter_process.ArbiterProcess) -> ShareParts:
+def build(cluster: ClusterParts, hardware: HardwareParts, process: arbiter.ArbiterProcess) -> ShareParts:
     """Build the connection to the arbiter's process, and the audit."""
     settings, state, pods = cluster.settings, cluster.state, cluster.pods
-    running = running_shares.Shares()
+    running = node_shares.Shares()
     sizes = overhead.ContextSizes(
         overhead.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
         state.gpus,
         driver_version=hardware.driver_version,
     )
-    owners = lookup.Lookup(
+    owners = node_shares.Lookup(
         pods=pods.all, node=cluster.gpunode.now, ask_pods=pods.fetch, ask_node=cluster.gpunode.refreshed
     )
     connected = arbiter.Arbiter(

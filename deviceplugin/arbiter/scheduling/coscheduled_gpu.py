@@ -10,7 +10,7 @@ member. The turn goes on: it ends when its length is over, as if the member had 
 
 from __future__ import annotations
 
-from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling import account
 from deviceplugin.arbiter.scheduling.account import PayingAccount
 from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open
 from deviceplugin.arbiter.scheduling.lease_scheduler import DEFAULT, READY, LeaseScheduler, Lengths
@@ -40,11 +40,11 @@ class CoscheduledGpu(LeaseScheduler):
         lent = self.reserved_for is not None and self.holder not in {None, self.reserved_for}
         return lent and self.shares[self.holder or ""].phase is LeasePhase.OPEN
 
-    def standing(self, key: str, now_ns: int) -> next_share.Standing:
+    def standing(self, key: str, now_ns: int) -> account.Standing:
         """Return the share's rank, which is comparable with ranks on other GPUs."""
         account = self.shares[key].account
         account.pass_time(now_ns)
-        return next_share.standing(account, self._surplus_ns)
+        return account.standing(self._surplus_ns)
 
     def first(self, now_ns: int) -> str | None:
         """Return the first of the waiting shares that belong to no gang."""

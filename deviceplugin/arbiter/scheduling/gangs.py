@@ -7,7 +7,7 @@ A share of several GPUs is a gang, and so are the shares of one group (`gpushare
 The kernels of a gang wait for each other across its GPUs. If it held only one of them, that GPU would be busy waiting.
 So a gang gets all its GPUs or none: this is Ousterhout's coscheduling matrix (1982), with a column for each GPU.
 
-The next gang is chosen for all GPUs at once: it may begin if it ranks before the current shares (`next_share.Standing`)
+The next gang is chosen for all GPUs at once: it may begin if it ranks before the current shares (`Account.standing`)
 on each GPU that it uses. Then all these GPUs are reserved at once, so no two gangs block each other. Until then, and
 during the turn on GPUs that the gang leaves idle (`gpu_share.IdleTime`), each GPU serves other shares one by one.
 
@@ -24,7 +24,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling import account
 from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase
@@ -189,7 +189,7 @@ class Gangs:
             self._yields(uuid, self._standing(gang, uuid, now_ns), now_ns) for uuid in self._uses(gang, now_ns)
         ) and all(self._share(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
 
-    def _yields(self, uuid: str, standing: next_share.Standing, now_ns: int) -> bool:
+    def _yields(self, uuid: str, standing: account.Standing, now_ns: int) -> bool:
         gpu, owners = self._gpus[uuid], self._owners(uuid)
         alone = [gpu.first(now_ns)]
         if not owners and gpu.holder is not None and gpu.shares[gpu.holder].phase is LeasePhase.OPEN:
@@ -200,7 +200,7 @@ class Gangs:
             for owner in owners
         )
 
-    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> next_share.Standing:
+    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> account.Standing:
         """Return the gang's rank on this GPU. It is owed as little as on the GPU where it has had most.
 
         The latency class has no precedence here: it would interrupt others on all GPUs because of a debt on one.

@@ -20,10 +20,16 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from deviceplugin.arbiter.scheduling import next_share
-from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, WINDOW_NS, Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling import account
+from deviceplugin.arbiter.scheduling.account import (
+    MILLISECOND_NS,
+    WINDOW_NS,
+    Account,
+    Entitlement,
+    PayingAccount,
+    WaitQueue,
+)
 from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase, Open, Revoke
-from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -286,7 +292,7 @@ class LeaseScheduler:
     def _pay(self, key: str, now_ns: int, best: str | None) -> None:
         account = self.shares[key].account
         account.pass_time(now_ns)
-        charge = next_share.charge_of(account) if best is not None else PayingAccount.ALONE
+        charge = account.charge_of_turn() if best is not None else PayingAccount.ALONE
         if charge is PayingAccount.SURPLUS:
             self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
         # The previous share pays while its last work runs out.
@@ -306,7 +312,7 @@ class LeaseScheduler:
             return
         holder, account = self.shares[self.holder], self.shares[newcomer].account
         holder.account.pass_time(now_ns)
-        if next_share.interrupts(account, holder.account):
+        if account.interrupts(holder.account):
             due_ns = now_ns
         elif account.eligible():
             due_ns = max(now_ns, holder.since_ns + self._length_ns(holder))
@@ -361,4 +367,4 @@ class LeaseScheduler:
 def _goes_before(holder: Account, best: Account) -> bool:
     """Whether the holder ranks before `best`, the first waiting share. Ties go to the waiting share."""
     able = {"best": best, "holder": holder} if holder.eligible() else {"best": best}
-    return next_share.choose(able) == "holder"
+    return account.choose(able) == "holder"

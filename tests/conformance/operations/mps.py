@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.mps import daemon_files, limits, steps
+from deviceplugin.mps import steps
 from gpushare.modes import mps_clients
 from tests.conformance.runner import Case, Facets
 
@@ -16,9 +16,9 @@ def mps_client_limit(case: Case) -> Any:
     major, _, minor = case.input["compute"].removeprefix("v").partition(".")
     capability = int(major), int(minor or 0)
     try:
-        limits.check_replicas(case.input["replicas"], capability, as_nvidia=True)
+        steps.check_replicas(case.input["replicas"], capability, as_nvidia=True)
         fine = True
-    except limits.LimitError:
+    except steps.LimitError:
         fine = False
     return Facets(
         new_arch=mps_clients.is_new(capability, as_nvidia=True),
@@ -43,7 +43,7 @@ def mps_daemon_start(case: Case) -> Any:
     wanted = case.input
     if wanted.get("strategy", "mps") != "mps":
         done = _started()
-        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / daemon_files.READY for step in done)
+        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / steps.READY for step in done)
         return Facets(daemons=sum(isinstance(step, steps.RunDaemon) for step in done), ready_file=ready)
     spec = _spec(wanted["resource"], wanted.get("gpus", {}), wanted.get("replicas", 1))
     if wanted.get("action") == "stop":
@@ -58,14 +58,14 @@ def mps_daemon_start(case: Case) -> Any:
 
 def _started(*specs: steps.Spec) -> list[steps.Step]:
     """Do what `Daemons` does: each daemon's steps, then the file that reports that all run."""
-    done = [step for spec in specs for step in steps.start(spec, daemon_files.DaemonFiles(ROOT, spec.name))]
-    return [*done, steps.Touch(daemon_files.DaemonFiles(ROOT, "").ready, last=bool(specs))]
+    done = [step for spec in specs for step in steps.start(spec, steps.DaemonFiles(ROOT, spec.name))]
+    return [*done, steps.Touch(steps.DaemonFiles(ROOT, "").ready, last=bool(specs))]
 
 
 def _stopped(spec: steps.Spec) -> list[steps.Step]:
     return [
-        steps.Remove(daemon_files.DaemonFiles(ROOT, "").ready),
-        *steps.stop(spec, daemon_files.DaemonFiles(ROOT, spec.name)),
+        steps.Remove(steps.DaemonFiles(ROOT, "").ready),
+        *steps.stop(spec, steps.DaemonFiles(ROOT, spec.name)),
     ]
 
 

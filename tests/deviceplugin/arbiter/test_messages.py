@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.scheduling.leases import LeaseUsage
 
 KINDS = typing.get_args(messages.Message)
 

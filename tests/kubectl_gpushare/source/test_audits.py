@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deviceplugin.arbiter.ledgers.pages import LimitsRecord
+from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import audit_document, node_audit
 from kubectl_gpushare.source import audits
 from kubectl_gpushare.source.audits import Amounts, ReportedProcess, ReportedShare

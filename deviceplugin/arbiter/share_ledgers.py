@@ -1,4 +1,11 @@
-"""All ledgers of this node by share: created for a share's first process, and closed after its last.
+"""Checks whether processes have become another program (exec), outside of the event loop that grants leases.
+
+The list of a process's mappings can be very long, and the kernel writes it only while the process does not change its
+memory: a process that forks, or frees a lot, delays the reader. So each check runs in a thread that the loop never
+waits for. Each share has one check at a time, and at most a twentieth of a CPU. So no share can delay another one's
+checks or cost the node more than that, whatever its processes have mapped and however often they ask.
+
+All ledgers of this node by share: created for a share's first process, and closed after its last.
 
 The event loop watches a pidfd of each process, so its slot is cleared as soon as the process is dead.
 """
@@ -6,16 +13,18 @@ The event loop watches a pidfd of each process, so its slot is cleared as soon a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import os
+import threading
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter.ledgers import ledger_record, recovery, timetable
-from deviceplugin.arbiter.ledgers.exec_checker import ExecChecker
-from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter import share_ledger, timetable
+from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
 from deviceplugin.disk import whole_file
@@ -23,6 +32,86 @@ from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess
 
 logger = logging.getLogger(__name__)
+
+REST: Final = 19  # pause of a share's checks after each one, as a multiple of its CPU time
+FAILED_SECONDS: Final = 1.0  # pause after a check that failed
+
+
+class ExecChecker:
+    """The queue of checks by share. `gone` is called with a ledger and its member that no longer has the ledger
+    mapped.
+    """
+
+    def __init__(self, gone: Callable[[ShareLedger, KernelProcess], None], *, proc: Path = kernel_process.PROC) -> None:
+        self._gone = gone
+        self._proc = proc
+        self._due: dict[str, dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]] = {}
+        self._working: dict[str, asyncio.Task[None]] = {}
+
+    def check(self, share: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
+        """Queue a check of this member. The future is done after the check and its call of `gone`. Queued checks are
+        shared.
+        """
+        key, loop = share.tenant.key, asyncio.get_running_loop()
+        due = self._due.setdefault(key, {})
+        if member not in due:
+            due[member] = share, loop.create_future()
+        if key not in self._working:
+            self._working[key] = loop.create_task(self._work(key, due))
+        return due[member][1]
+
+    def close(self) -> None:
+        """Cancel all checks. A running one finishes without effect."""
+        for working in self._working.values():
+            working.cancel()
+        for due in self._due.values():
+            for _, future in due.values():
+                future.cancel()
+        self._due.clear()
+        self._working.clear()
+
+    async def _work(self, key: str, due: dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]) -> None:
+        while due:
+            # Remove it before the check: what the process does from here on needs another check.
+            member = next(iter(due))
+            share, future = due.pop(member)
+            pause_seconds = 0.0
+            try:
+                if share.contains(member):
+                    found, took_seconds = await _in_thread(member.pid, share.ledger.device_inode, self._proc)
+                    pause_seconds = REST * took_seconds
+                    if found.known and found.link is None and share.contains(member):
+                        self._gone(share, member)
+            except Exception:  # such as no thread, or a full disk; go on with the others
+                logger.exception("Could not check a process for exec", extra={"pid": member.pid})
+                pause_seconds = FAILED_SECONDS
+            finally:
+                if not future.done():
+                    future.set_result(None)
+            await asyncio.sleep(pause_seconds)
+        del self._due[key], self._working[key]
+
+
+async def _in_thread(pid: int, device_inode: tuple[int, int], proc: Path) -> tuple[kernel_process.Mapping, float]:
+    """Find where a process has a file mapped, in a daemon thread, and the CPU seconds that this took.
+
+    Time spent waiting for the process is not counted: it costs the node nothing.
+    """
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[tuple[kernel_process.Mapping, float]] = loop.create_future()
+
+    def finish(found: kernel_process.Mapping, took_seconds: float) -> None:
+        if not answer.done():
+            answer.set_result((found, took_seconds))
+
+    def read() -> None:
+        found = kernel_process.mapping(pid, device_inode, proc=proc)
+        with contextlib.suppress(RuntimeError):  # the loop has ended since
+            loop.call_soon_threadsafe(finish, found, time.thread_time())
+
+    threading.Thread(target=read, name="exec-check", daemon=True).start()
+    return await answer
+
 
 DIRECTORY_MODE: Final = 0o700
 UNREACHABLE: Final = (
@@ -83,7 +172,7 @@ class ShareLedgers:
 
     def recover(self) -> None:
         """Take over the previous agent's ledgers."""
-        lost_ticks = recovery.read_loss(self._directory, self._boot_id)
+        lost_ticks = share_ledger.read_loss(self._directory, self._boot_id)
         self._lost_ticks = lost_ticks or 0
         if lost_ticks is None or not self._directory.exists():
             self._record_loss()
@@ -95,10 +184,10 @@ class ShareLedgers:
                 "Ledgers cannot be taken over after a restart of the agent: containers will have to restart too",
                 extra={"missing_capabilities": list(missing)},
             )
-        for path in ledger_record.all_in(self._directory):
+        for path in share_ledger.record_paths(self._directory):
             try:
-                record = ledger_record.read(path)
-            except ledger_record.RecordError as error:
+                record = share_ledger.read_record(path)
+            except share_ledger.RecordError as error:
                 # The slots' owners are unknown without it, so no process may get that ledger.
                 aside = whole_file.set_aside(path)
                 why = {"err": str(error), "set_aside": str(aside)}
@@ -106,7 +195,7 @@ class ShareLedgers:
                 self._record_loss()
                 path.unlink(missing_ok=True)
                 continue
-            old = recovery.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else None
+            old = share_ledger.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else None
             if old is None:
                 path.unlink()
             elif isinstance(old, ShareLedger):
@@ -153,7 +242,7 @@ class ShareLedgers:
                 self._register(who)
                 return share, slot
             slot = share.free_slot()
-            ledger_record.write(self._directory, share.record(self._boot_id, joining=(slot, who)))
+            share_ledger.write_record(self._directory, share.record(self._boot_id, joining=(slot, who)))
             self._register(who)
             member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
         except BaseException:
@@ -238,7 +327,7 @@ class ShareLedgers:
         After a failure the old file may name one process too many, which the next agent will find dead.
         """
         try:
-            ledger_record.write(self._directory, share.record(self._boot_id, tenant=tenant))
+            share_ledger.write_record(self._directory, share.record(self._boot_id, tenant=tenant))
         except OSError as error:
             logger.warning("Could not write a ledger's record", extra={**_log_fields(share.tenant), "err": str(error)})
             return False
@@ -260,7 +349,7 @@ class ShareLedgers:
     def _record_loss(self) -> None:
         own = kernel_process.with_start(os.getpid(), proc=self._proc)
         self._lost_ticks = own[1] if own is not None else 0
-        recovery.write_loss(self._directory, self._boot_id, self._lost_ticks)
+        share_ledger.write_loss(self._directory, self._boot_id, self._lost_ticks)
 
     def _register(self, who: KernelProcess) -> None:
         if self._registered is not None:
@@ -288,7 +377,7 @@ class ShareLedgers:
         self._unreachable[tenant.key].remove(holder)
         if not self._unreachable[tenant.key]:
             del self._unreachable[tenant.key]
-            ledger_record.path_of(self._directory, tenant).unlink(missing_ok=True)
+            share_ledger.record_path(self._directory, tenant).unlink(missing_ok=True)
 
     def _close_holder(self, holder: KernelProcess) -> None:
         asyncio.get_running_loop().remove_reader(holder.pidfd)
@@ -309,7 +398,7 @@ class ShareLedgers:
         del self._shares[share.tenant.key]
         share.close()
         self.publish_timetable()
-        ledger_record.path_of(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
+        share_ledger.record_path(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
 
 
 def _same_gpus(tenant: Tenant, other: Tenant) -> bool:

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.ledgers.timetable import NO_TURN, LaunchSlot
+from deviceplugin.arbiter.timetable import NO_TURN, LaunchSlot
 from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
