@@ -62,7 +62,6 @@ class AgentChannel:
 
     @property
     def measuring(self) -> int:
-        """The number of open questions about unclaimed memory."""
         return len(self._measuring)
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
@@ -78,7 +77,6 @@ class AgentChannel:
         return self._contexts.get(gpu_uuid, 0)
 
     def gpu_bytes(self, gpu_uuid: str) -> int:
-        """Return the total memory of a GPU, or 0 if it is unknown."""
         return self._gpu_bytes.get(gpu_uuid, 0)
 
     async def unclaimed_bytes(self, share: ShareLedger, slot: int, gpu: int) -> int | None:

@@ -87,11 +87,9 @@ class ConnectionLimits:
         self._gone: dict[Container, tuple[float, ConnectedContainer]] = {}
 
     def connections(self, container: Container) -> int:
-        """Return how many connections the container has."""
         return self._connected[container].connections if container in self._connected else 0
 
     def connect(self, container: Container) -> ConnectedContainer:
-        """Count a new connection of the container."""
         if container not in self._connected:
             _, known = self._gone.pop(container, (0.0, ConnectedContainer()))
             self._connected[container] = known
@@ -100,7 +98,6 @@ class ConnectionLimits:
         return connected
 
     def disconnect(self, container: Container) -> None:
-        """Remove one connection of the container."""
         connected = self._connected[container]
         connected.connections -= 1
         if connected.connections:
@@ -188,7 +185,6 @@ class ClientConnection:
             self._send(message)
 
     def refuse(self, sentence: str) -> None:
-        """Send the reason, and close the connection."""
         self._log(logging.INFO, "Refused a process", err=sentence)
         self._send(wire.refused(sentence))
         self.close()

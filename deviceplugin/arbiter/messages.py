@@ -1,4 +1,4 @@
-"""The messages between agent and arbiter, encoded as JSON. Pure.
+"""The messages between agent and arbiter, and the channel that carries them in order, some with file descriptors.
 
 The agent knows the cluster and the driver; the arbiter knows the processes and their ledgers. Both are always of the
 same release, so the messages need no version. Answers come in the order of the questions.
@@ -11,11 +11,6 @@ same release, so the messages need no version. Answers come in the order of the 
     Report                                              RunningShareState, ShareGone, LeaseReports, Reported
     ContextCharges, ShareOverheads, Measured,           LibraryRefused
     ShareActivities
-
-The channel between agent and arbiter: messages in order, some with file descriptors.
-
-Neither end blocks: what does not fit into the socket buffer is queued. Incoming data is read in small portions, so that
-a long list does not delay a lease.
 """
 
 from __future__ import annotations
@@ -29,9 +24,8 @@ import json
 import os
 import socket
 import struct
-import typing
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.disk import records
@@ -39,47 +33,62 @@ from deviceplugin.host.identity import Container
 from gpushare.allocation import Allocation
 from gpushare.gpunode import Resize
 
+PORTION_BYTES: Final = 8192  # read at once, so that a long list does not delay a lease
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)  # a message has two at most
+_HEADER: Final = struct.Struct("=IB")  # length of the message, and its number of descriptors
+
+KINDS: Final[dict[str, type[Message]]] = {}  # by name
+
+
+class Message:
+    """A message between agent and arbiter. In JSON it is a pair of its kind's name and its fields."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.__name__] = cls  # a dataclass with slots is created twice, and the second class is the one in use
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HasAllocation:
+class HasAllocation(Message):
     """An allocation that is new in the GPUNode, or has changed."""
 
     allocation: Allocation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AllocationGone:
+class AllocationGone(Message):
     """The id of an allocation that is gone from the GPUNode."""
 
     allocation: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ApplyAllocations:
+class ApplyAllocations(Message):
     """A request to apply the allocations sent so far; `resizes` are those in the GPUNode's status."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ResizesApplied:
+class ResizesApplied(Message):
     """The answer to ApplyAllocations: the resizes that the GPUNode's status should have."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Message):
     """A notice that the resizes in the GPUNode's status may be outdated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ArbiterReady:
+class ArbiterReady(Message):
     """A notice that the arbiter has recovered the ledgers and accepts connections."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Identify:
+class Identify(Message):
     """A request for the share of a container."""
 
     container: Container
@@ -94,7 +103,7 @@ class GpuSize:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Identified:
+class Identified(Message):
     """The answer to Identify: the share and the sizes of its GPUs, or the reason for the container's processes."""
 
     container: Container
@@ -112,7 +121,7 @@ class Context:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ContextCharges:
+class ContextCharges(Message):
     """The context charges of these GPUs, from now on."""
 
     contexts: tuple[Context, ...]
@@ -128,7 +137,7 @@ class Overhead:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareOverheads:
+class ShareOverheads(Message):
     """The overheads of all processes of a share, by the share's key."""
 
     share: str
@@ -136,7 +145,7 @@ class ShareOverheads:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Message):
     """A notice that overheads are known from now on, so that shares may shrink."""
 
 
@@ -150,14 +159,14 @@ class ShareActivity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareActivities:
+class ShareActivities(Message):
     """The activity of all shares that the agent has sampled."""
 
     activities: tuple[ShareActivity, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LibraryRefused:
+class LibraryRefused(Message):
     """A notice that a process of this container was refused because of its library's protocol version."""
 
     container: Container
@@ -165,7 +174,7 @@ class LibraryRefused:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measure:
+class Measure(Message):
     """A question: how much of a GPU's memory belongs to no process other than this one? `gpu` is its place in the
     share.
     """
@@ -178,7 +187,7 @@ class Measure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UnclaimedMemory:
+class UnclaimedMemory(Message):
     """The answer to the Measure with this number; None if unknown."""
 
     number: int
@@ -186,7 +195,7 @@ class UnclaimedMemory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class Report(Message):
     """A request for all changes since the last report. `turns`: include the shares' use of their GPUs."""
 
     turns: bool
@@ -202,7 +211,7 @@ class LedgerMember:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunningShareState:
+class RunningShareState(Message):
     """A share with processes. A new share comes with the descriptors of its limits and ledger."""
 
     tenant: Tenant
@@ -210,7 +219,7 @@ class RunningShareState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareGone:
+class ShareGone(Message):
     """The key of a share whose last process has ended."""
 
     share: str
@@ -218,7 +227,7 @@ class ShareGone:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseReport:
-    """How a share has used a GPU: `gpu_leases.LeaseUsage`, with the share's key in place of the share."""
+    """How a share has used a GPU: `leases.LeaseUsage`, with the share's key in place of the share."""
 
     share: str
     gpu_uuid: str
@@ -232,7 +241,7 @@ class LeaseReport:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LeaseReports:
+class LeaseReports(Message):
     """Some of a report's lease reports; long lists are sent in parts."""
 
     turns: tuple[LeaseReport, ...]
@@ -247,7 +256,7 @@ class ProtocolVersion:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Message):
     """The end of a report. `unreachable`: pid and start of processes whose ledgers the arbiter cannot open."""
 
     connections: int
@@ -257,37 +266,7 @@ class Reported:
     unreachable: tuple[tuple[int, int], ...]
 
 
-FromAgent = (
-    HasAllocation
-    | AllocationGone
-    | ApplyAllocations
-    | Identified
-    | ContextCharges
-    | ShareOverheads
-    | Measured
-    | ShareActivities
-    | UnclaimedMemory
-    | Report
-)
-FromArbiter = (
-    ArbiterReady
-    | Changed
-    | Identify
-    | ResizesApplied
-    | Measure
-    | LibraryRefused
-    | RunningShareState
-    | ShareGone
-    | LeaseReports
-    | Reported
-)
-Message = FromAgent | FromArbiter
-
-_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in typing.get_args(Message)}
-
-
 def write(message: Message) -> bytes:
-    """Encode a message."""
     return json.dumps([type(message).__name__, records.write(message)], separators=(",", ":")).encode()
 
 
@@ -296,21 +275,15 @@ def read(data: bytes) -> Message:
     said = records.loads(data)
     records.check(isinstance(said, list) and len(said) == 2, "a message must be a pair of name and content")
     name, document = said
-    if not isinstance(name, str) or name not in _KINDS:
-        raise ValueError(f"unknown message {name!r}")
-    message: Message = records.read(_KINDS[name], document)
-    return message
-
-
-PORTION_BYTES: Final = 8192
-_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)  # a message has two at most
-_HEADER: Final = struct.Struct("=IB")  # length of the message, and its number of descriptors
-
-Heard = Callable[[Message, Sequence[int]], None]
+    records.check(isinstance(name, str) and name in KINDS, f"unknown message {name!r}")
+    return records.read(KINDS[name], document)
 
 
 class Channel:
-    """One end of the channel, inside a running event loop. It owns `end`."""
+    """One end of the channel, inside a running event loop. It owns `end`.
+
+    Neither end blocks: what does not fit into the socket buffer is queued.
+    """
 
     def __init__(self, end: socket.socket) -> None:
         end.setblocking(False)
@@ -321,7 +294,7 @@ class Channel:
         self._descriptors: list[int] = []
         self._open = True
 
-    def listen(self, heard: Heard, ended: Callable[[], None]) -> None:
+    def listen(self, heard: Callable[[Message, Sequence[int]], None], ended: Callable[[], None]) -> None:
         """Call `heard` with each message and its descriptors, which `heard` closes, and `ended` when the other end
         closes.
         """
@@ -340,7 +313,6 @@ class Channel:
             self._write()
 
     def close(self) -> None:
-        """Close this end, and drop queued messages."""
         if not self._open:
             return
         self._open = False

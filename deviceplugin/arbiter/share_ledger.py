@@ -93,12 +93,10 @@ def read_record(path: Path) -> LedgerRecord:
 
 
 def record_path(directory: Path, tenant: Tenant) -> Path:
-    """Return the path of the share's record."""
     return directory / f"{tenant.key}.json"
 
 
 def record_paths(directory: Path) -> list[Path]:
-    """Return the paths of all records in the directory."""
     return sorted(directory.glob("*.json"))
 
 
@@ -133,13 +131,11 @@ class ShareLedger:
 
     @classmethod
     def make(cls, tenant: Tenant) -> ShareLedger:
-        """Create an empty ledger."""
         ledger = pages.Ledger.make(len(tenant.grants))
         return cls(tenant, ledger, slot_count=FIRST_SLOT_COUNT, inherited=False)
 
     @property
     def members(self) -> Mapping[int, KernelProcess]:
-        """The processes by slot."""
         return self._members
 
     @property
@@ -166,7 +162,6 @@ class ShareLedger:
         return held[gpu] if held is not None else 0
 
     def slot_of(self, who: KernelProcess) -> int | None:
-        """Return the process's slot, or None."""
         for slot, member in self._members.items():
             if (member.pid, member.start_ticks) == (who.pid, who.start_ticks):
                 return slot
@@ -190,7 +185,6 @@ class ShareLedger:
         return slot
 
     def update(self, tenant: Tenant) -> None:
-        """Change the share's amounts on its GPUs."""
         self.changes += 1
         self.tenant = tenant
         self.limits.write(tenant.grants)
@@ -234,7 +228,6 @@ class ShareLedger:
         return freed
 
     def dead_slots(self) -> Iterator[int]:
-        """Yield the slots of dead processes."""
         for slot, member in list(self._members.items()):
             if member.is_dead():
                 yield slot

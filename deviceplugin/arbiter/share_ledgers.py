@@ -133,7 +133,6 @@ class ShareUse:
 
 
 async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
-    """Return None: unclaimed memory is unknown."""
     del share, slot, gpu
     return None
 
@@ -171,7 +170,6 @@ class ShareLedgers:
         self.on_pages_current: Callable[[], None] = lambda: None
 
     def recover(self) -> None:
-        """Take over the previous agent's ledgers."""
         lost_ticks = share_ledger.read_loss(self._directory, self._boot_id)
         self._lost_ticks = lost_ticks or 0
         if lost_ticks is None or not self._directory.exists():
@@ -274,7 +272,6 @@ class ShareLedgers:
                 share.limits.set_launch_slot(gpu, turn)
 
     def reap(self, share: ShareLedger) -> None:
-        """Clear the slots of dead processes."""
         for slot in list(share.dead_slots()):
             self._release(share, slot)
 
@@ -290,12 +287,10 @@ class ShareLedgers:
             self._exec_checker.check(share, share.members[slot])
 
     def uses(self) -> Iterator[ShareUse]:
-        """Yield the memory use of every share."""
         for share in self._shares.values():
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), share.limits.overhead_bytes())
 
     def all(self) -> tuple[ShareLedger, ...]:
-        """Return the ledgers of all shares with processes."""
         return tuple(self._shares.values())
 
     def expect_contexts(self, share: ShareLedger) -> None:
@@ -304,11 +299,9 @@ class ShareLedgers:
             share.limits.set_context_bytes(gpu, self._context_bytes(grant.uuid))
 
     def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
-        """Return the processes, by share, whose ledgers cannot be opened."""
         return self._unreachable
 
     def is_unreachable(self, pod_uid: str, share: int) -> bool:
-        """Whether the share has processes whose ledger cannot be opened."""
         return f"{pod_uid}-{share}" in self._unreachable
 
     def confirm_page(self, share: ShareLedger, who: KernelProcess) -> None:

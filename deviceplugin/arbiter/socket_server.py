@@ -94,7 +94,6 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._connections)
 
     @property

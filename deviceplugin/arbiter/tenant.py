@@ -46,7 +46,6 @@ class Tenant:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory limit on each of its GPUs."""
         return min((grant.memory_bytes for grant in self.grants), default=0)
 
     @property
@@ -157,7 +156,6 @@ def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
 
 
 def with_memory(tenant: Tenant, memory_bytes: int) -> Tenant:
-    """Return the share with this memory limit on each GPU."""
     grants = tuple(dataclasses.replace(grant, memory_bytes=memory_bytes) for grant in tenant.grants)
     return dataclasses.replace(tenant, grants=grants)
 

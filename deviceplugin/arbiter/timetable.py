@@ -65,7 +65,6 @@ class _GpuTimetable:
         self.turns: dict[str, LaunchSlot] = {}
 
     def gaps(self) -> list[LaunchSlot]:
-        """Return the free parts of the period."""
         slots, at = [], 0
         for turn in sorted(self.turns.values(), key=lambda slot: slot.begin_permille):
             if turn.begin_permille > at:
@@ -83,12 +82,10 @@ class _GpuTimetable:
         return False
 
     def take(self, key: str, part: _Part) -> None:
-        """Take the share's slot away, so that it waits again."""
         del self.turns[key]
         self.waiting[key] = part
 
     def fill(self) -> None:
-        """Assign slots to all waiting shares."""
         for gap, parts in self._filled() or ():
             at = gap.begin_permille
             for key, length in sorted(_divided(gap.permille, parts).items()):

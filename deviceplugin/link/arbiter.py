@@ -47,7 +47,6 @@ class ArbiterProcess:
 
     @property
     def pid(self) -> int:
-        """The arbiter's process id."""
         return self._process.pid
 
     async def watched(self) -> None:
@@ -154,15 +153,12 @@ class Arbiter:
         channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
 
     def connections(self) -> int:
-        """Return the number of connected processes in the last report."""
         return self.reported.connections
 
     def turned_away(self) -> int:
-        """Return the number of connections rejected at once."""
         return self.reported.turned_away
 
     def versions(self) -> Mapping[int, int]:
-        """Return the number of connections by protocol version."""
         return {spoken.version: spoken.connections for spoken in self.reported.versions}
 
     @property

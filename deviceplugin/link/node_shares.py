@@ -66,7 +66,6 @@ class Lookup:
         self._asked_node: GpuNode | None = None
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        """Return the container's share, or the reason why it has none, within about WAIT_SECONDS."""
         return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
 
     async def find_by_name(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
@@ -163,7 +162,6 @@ class RunningShare:
         self.update(state)
 
     def update(self, state: RunningShareState) -> None:
-        """Apply a report of the arbiter."""
         self.tenant: Tenant = state.tenant
         self.members: Mapping[int, LedgerMember] = {member.slot: member for member in state.members}
         self.overheads: tuple[Overhead, ...] | None = None
@@ -185,7 +183,6 @@ class RunningShare:
         return 0
 
     def close(self) -> None:
-        """Close the share's pages."""
         self.limits.close()
         self.ledger.close()
 
@@ -198,7 +195,6 @@ class Shares:
         self._lease_reports: tuple[LeaseReport, ...] = ()
 
     def all(self) -> tuple[RunningShare, ...]:
-        """Return all shares."""
         return tuple(self._shares.values())
 
     def get(self, key: str) -> RunningShare | None:
@@ -206,7 +202,6 @@ class Shares:
         return self._shares.get(key)
 
     def uses(self) -> Iterator[ShareUse]:
-        """Yield the memory use of every share."""
         for share in self._shares.values():
             overheads = tuple(record.overhead_bytes for record in share.limits.read())
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
@@ -231,17 +226,14 @@ class Shares:
         self._shares[key] = RunningShare(state, pages.LimitsView(limits, count), pages.Ledger(ledger, count))
 
     def remove(self, key: str) -> None:
-        """Remove a share whose last process has ended."""
         share = self._shares.pop(key, None)
         if share is not None:
             share.close()
 
     def set_lease_reports(self, turns: tuple[LeaseReport, ...]) -> None:
-        """Store the lease reports of the last report."""
         self._lease_reports = turns
 
     def close(self) -> None:
-        """Close the pages of all shares."""
         for key in list(self._shares):
             self.remove(key)
 

@@ -330,7 +330,6 @@ class Daemons:
         return frozenset(pids)
 
     def files(self, name: str) -> steps.DaemonFiles:
-        """Return the paths of the daemon of this name."""
         return steps.DaemonFiles(self._root, name)
 
     async def detach(self) -> None:
@@ -339,7 +338,6 @@ class Daemons:
             await _cancel(known.task)
 
     async def stop_all(self) -> None:
-        """Stop all daemons."""
         self.files("").ready.unlink(missing_ok=True)
         for name in list(self._supervised):
             await self.stop(name)

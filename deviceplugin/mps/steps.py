@@ -113,7 +113,6 @@ class DaemonFiles:
 
     @property
     def shm(self) -> Path:
-        """The shared memory of all daemons and clients."""
         return self.root / SHM
 
 
@@ -282,7 +281,6 @@ VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VIS
 
 
 def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
-    """Return the environment of the daemon and of the program that sends it commands."""
     variables = {PIPE_VARIABLE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
@@ -304,7 +302,6 @@ def limit_commands(spec: Spec) -> tuple[str, ...]:
 
 
 def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
-    """Return the steps that start the daemon with its limits."""
     return (
         SetComputeMode(True, tuple(gpu.uuid for gpu in spec.gpus)),
         MakeDirectory(files.pipe),

@@ -55,7 +55,6 @@ class Control:
         return self._program
 
     async def start(self) -> None:
-        """Start the daemon in the background. Raises ControlError."""
         await self._run(("-d",), "")
 
     async def send(self, command: str) -> str:
@@ -63,7 +62,6 @@ class Control:
         return await self._run((), f"{command}\n")
 
     async def answers(self) -> bool:
-        """Return whether the daemon answers."""
         try:
             await self.send(ALIVE)
         except ControlError:

@@ -74,12 +74,10 @@ class Account:
         self.at_ns = now_ns
 
     def change(self, entitlement: Entitlement, now_ns: int) -> None:
-        """Change request and limit. Balances stay as they are."""
         self.pass_time(now_ns)
         self.entitlement = entitlement
 
     def held_by_ns(self, now_ns: int) -> int:
-        """Return all time charged so far."""
         return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not PayingAccount.NOTHING else 0)
 
     def set(self, now_ns: int, *, wanting: bool | None = None, charge: PayingAccount | None = None) -> None:
@@ -91,7 +89,6 @@ class Account:
             self.charge = charge
 
     def pass_time(self, now_ns: int) -> None:
-        """Update the balances to the present."""
         passed_ns = now_ns - self.at_ns
         if passed_ns <= 0:
             return
@@ -108,12 +105,10 @@ class Account:
 
     @property
     def weight(self) -> float:
-        """The share's weight in the split of unclaimed time."""
         return max(self.entitlement.request_percent / 100, MIN_WEIGHT)
 
     @property
     def limited(self) -> bool:
-        """Whether the share has a limit."""
         return self.entitlement.limit_percent < 100
 
     def eligible(self) -> bool:
@@ -291,7 +286,6 @@ class WaitQueue:
         self._places.setdefault(key, []).append((name, entry))
 
     def _admit_eligible(self, now_ns: int) -> None:
-        """Move shares whose limits allow them to begin by now to their queues."""
         throttled = self._queues[_THROTTLED]
         while throttled and throttled[0][0] <= now_ns:
             key = throttled[0][2]

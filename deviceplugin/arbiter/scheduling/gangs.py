@@ -99,7 +99,6 @@ class Gangs:
         self._gpus[uuid].join_gang(key, now_ns)
 
     def remove(self, key: str, uuid: str) -> None:
-        """Remove a share from this GPU."""
         name = self._names.get(key, "")
         gang = self._gangs.get(name)
         if gang is None or gang.shares.get(uuid) != key:

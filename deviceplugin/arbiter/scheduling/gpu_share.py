@@ -55,7 +55,6 @@ class IdleTime:
     patience_ns: int = 0
 
     def begin(self, now_ns: int) -> None:
-        """Start a gap."""
         self.since_ns = now_ns
 
     def end(self, now_ns: int, worth_ns: int) -> None:
@@ -125,13 +124,11 @@ class RecentUse:
         self._at_ns = now_ns
 
     def record(self, activity: Activity, now_ns: int) -> None:
-        """Record what the share does from now on."""
         if activity is not self._activity:
             self._pass_time(now_ns)
             self._activity = activity
 
     def ratio(self, now_ns: int) -> float | None:
-        """Return the fraction, from 0 to 1, or None if it is unknown."""
         self._pass_time(now_ns)
         if self._activity is Activity.UNKNOWN or self._known < MIN_KNOWN:
             return None
@@ -163,7 +160,6 @@ class WaitClock:
         self.evictions = 0  # how often it did not return the GPU in time
 
     def record(self, share: GpuShare, now_ns: int) -> None:
-        """Record the share's state from now on."""
         self._waited_ns, self._throttled_ns = self.waited_ns(now_ns)
         self._held_ns = self.held_ns(now_ns)
         self._at_ns = now_ns
@@ -175,7 +171,6 @@ class WaitClock:
         self._phase = share.phase
 
     def held_ns(self, now_ns: int) -> int:
-        """Return how long the share has held the GPU so far."""
         until_ns = now_ns if self._phase is not LeasePhase.LATE else min(now_ns, self._late_from_ns + WINDOW_NS)
         return self._held_ns + (max(0, until_ns - self._at_ns) if self._phase is not None else 0)
 

@@ -97,7 +97,6 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
-        """Queue the share for a lease."""
         self.shares[key].asked = True
         self.changed.add(key)
         return self.expect(key, now_ns, wanting=True)
@@ -154,7 +153,6 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
-        """Whether another share waits for this GPU."""
         return any(len(queue) > (key in queue) for queue in (self._waiting, self._members))
 
     def is_over(self, key: str) -> bool:
@@ -204,7 +202,6 @@ class LeaseScheduler:
         return min(times, default=None)
 
     def _next(self, now_ns: int) -> str | None:
-        """Return the share that begins now."""
         return self._waiting.first(now_ns)
 
     def _first_eligible(self, now_ns: int) -> str | None:
@@ -224,7 +221,6 @@ class LeaseScheduler:
         charge: PayingAccount | None = None,
         phase: LeasePhase | None = None,
     ) -> None:
-        """Set the share's state from now on."""
         share = self.shares[key]
         share.phase = phase or share.phase
         share.account.set(now_ns, wanting=wanting, charge=charge)

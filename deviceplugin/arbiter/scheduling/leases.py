@@ -1,11 +1,7 @@
-"""The leases of one GPU: turns messages of clients into scheduler events, and the scheduler's commands into messages.
+"""The leases of all GPUs: turns messages of clients into scheduler events, and the schedulers' commands into messages.
 
 A lease belongs to a share: all its processes that have something to launch use it together. It ends when the last of
-them has returned it.
-
-The leases of all GPUs: which clients use which GPU, and a timer for each.
-
-Only the arbiter's own clock counts; clients send no times.
+them has returned it. Only the arbiter's own clock counts; clients send no times.
 """
 
 from __future__ import annotations
@@ -14,6 +10,7 @@ import asyncio
 import collections
 import dataclasses
 import functools
+import itertools
 import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Protocol
@@ -35,6 +32,11 @@ from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 
 _NANOSECONDS: Final = 1e9
+# For this time after a start no share counts as alone: processes from before may not have reconnected yet.
+SETTLING_NS: Final = 10 * 1_000_000_000
+# A share that is granted a turn but has nothing to launch passes it on. After this many times the rest waits for the
+# next event.
+MAX_SETTLES: Final = 1000
 
 
 class LeaseClient(Protocol):
@@ -69,18 +71,6 @@ class LeaseUsage:
     had_seconds: float = 0.0
 
 
-class LeaseNumbers:
-    """The numbers of leases. They keep rising over restarts, so that no two leases are confused."""
-
-    def __init__(self, first: int) -> None:
-        self._last = first
-
-    def next(self) -> int:
-        """Return a new number."""
-        self._last += 1
-        return self._last
-
-
 class _ShareClients:
     """The processes of a share at this GPU, and the messages that they got last."""
 
@@ -98,12 +88,13 @@ class _ShareClients:
 
 
 class GpuLeases:
-    """The leases of the GPU with this UUID. Call `settle` after each event, and `tick` at `due_ns`.
+    """The leases of the GPU with this UUID. Call `settle` after each event, and `tick` when the scheduler is due.
 
-    settled: whether all processes from before the arbiter's restart must have reconnected by now.
+    numbers: of leases. They keep rising over restarts, so that no two leases are confused. settled: whether all
+    processes from before the arbiter's restart must have reconnected by now.
     """
 
-    def __init__(self, uuid: str, numbers: LeaseNumbers, debts: DebtCache, *, settled: Callable[[], bool]) -> None:
+    def __init__(self, uuid: str, numbers: Iterator[int], debts: DebtCache, *, settled: Callable[[], bool]) -> None:
         self._uuid = uuid
         self._settled = settled
         self._numbers = numbers
@@ -117,16 +108,11 @@ class GpuLeases:
         """Whether the GPU has no processes."""
         return not self._shares
 
-    def due_ns(self) -> int | None:
-        """Return when to `tick` next, if nothing happens before."""
-        return self.scheduler.due_ns()
-
     def tick(self, now_ns: int) -> None:
         """Revoke and grant the leases that are due."""
         self.execute(self.scheduler.tick(now_ns))
 
     def execute(self, commands: list[Command]) -> None:
-        """Send the scheduler's commands to the processes."""
         for command in commands:
             share = self._shares[command.key]
             if isinstance(command, Open):
@@ -147,7 +133,6 @@ class GpuLeases:
         self._shares[key].clients.setdefault(client, gpu)
 
     def update(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
-        """Update the share's limits; no-op if it is unknown."""
         if tenant.key in self._shares:
             self._renew(tenant, grant, now_ns)
 
@@ -202,7 +187,6 @@ class GpuLeases:
         self.scheduler.changed.clear()
 
     def usage(self, now_ns: int) -> Iterator[LeaseUsage]:
-        """Yield the use of every share at this GPU."""
         for key, share in self._shares.items():
             gpu_share = self.scheduler.shares[key]
             waited_ns, throttled_ns = share.waits.waited_ns(now_ns)
@@ -266,7 +250,7 @@ class GpuLeases:
             self.execute(self.scheduler.released(key, self.scheduler.shares[key].since_ns))
 
     def _grant(self, share: _ShareClients, client: LeaseClient) -> None:
-        share.holding[client] = self._numbers.next()
+        share.holding[client] = next(self._numbers)
         share.closed.discard(client)
         self._send_open(share, client)
 
@@ -291,15 +275,6 @@ class GpuLeases:
         return counted | contended | (contract.LEASE_BRIEF if near else 0)
 
 
-# For this time after a start no share counts as alone: processes from before may not have reconnected yet.
-SETTLING_NS: Final = 10 * 1_000_000_000
-
-
-# A share that is granted a turn but has nothing to launch passes it on. After this many times the rest waits for the
-# next event.
-MAX_SETTLES: Final = 1000
-
-
 class _Timer:
     """A timer with one due time."""
 
@@ -317,7 +292,6 @@ class _Timer:
             self._handle = asyncio.get_running_loop().call_later(seconds, callback)
 
     def cancel(self) -> None:
-        """Cancel the timer, or mark it as fired."""
         if self._handle is not None:
             self._handle.cancel()
             self._handle = None
@@ -332,7 +306,7 @@ class Leases:
         self._gpus: dict[str, GpuLeases] = {}
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
         self._gpus_of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
-        self._numbers = LeaseNumbers(clock())
+        self._numbers = itertools.count(clock() + 1)
         self._schedulers: dict[str, CoscheduledGpu] = {}
         self._gangs = Gangs(self._schedulers)
         self._gang_timer = _Timer()
@@ -383,7 +357,6 @@ class Leases:
 
     @property
     def gpus(self) -> tuple[str, ...]:
-        """The UUIDs of GPUs with processes."""
         return tuple(self._gpus)
 
     def settle(self) -> None:
@@ -398,7 +371,6 @@ class Leases:
         self._settle(uuid, now_ns)
 
     def usage(self) -> Iterator[LeaseUsage]:
-        """Yield the use of every share at every GPU."""
         now_ns = self._clock()
         for gpu in self._gpus.values():
             yield from gpu.usage(now_ns)
@@ -442,7 +414,7 @@ class Leases:
         for gpu_uuid in sorted(touched):
             gpu = self._gpus[gpu_uuid]
             gpu.settle(now_ns)
-            self._timers[gpu_uuid].set(gpu.due_ns(), now_ns, functools.partial(self.tick, gpu_uuid))
+            self._timers[gpu_uuid].set(gpu.scheduler.due_ns(), now_ns, functools.partial(self.tick, gpu_uuid))
             if gpu.empty:
                 self._timers.pop(gpu_uuid).cancel()
                 del self._gpus[gpu_uuid], self._schedulers[gpu_uuid]
