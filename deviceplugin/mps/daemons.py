@@ -1,16 +1,13 @@
-"""One MPS control daemon: started, supervised, and stopped.
+"""The MPS daemons of a node, one for each GPU in mode mps: started, supervised, and stopped.
 
-It runs in the background and the next agent finds it by its pipe, because the end of the daemon would end all its
+A daemon runs in the background and the next agent finds it by its pipe, because the end of the daemon would end all its
 clients. Its end is noticed at once through a pidfd, not by polling.
-
-The MPS daemons of a node, one for each GPU in mode mps.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import dataclasses
 import logging
 import os
 import re
@@ -22,7 +19,6 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
@@ -62,12 +58,20 @@ class MpsDaemon:
         self._set_mode = set_exclusive
         self._changed = changed
         self._log_position: int | None = None
+        self._supervising: asyncio.Task[None] | None = None
 
-    async def run(self) -> None:
-        """Restart the daemon whenever it fails, until cancelled, which leaves it running.
+    def supervise(self) -> None:
+        """Restart the daemon whenever it fails, until `detach`. Call this after `start`, even if that failed."""
+        self._supervising = asyncio.create_task(self._restart(), name=f"mps-{self.spec.name}")
 
-        Call this after `start`, even if that failed.
-        """
+    async def detach(self) -> None:
+        """Stop supervising, and leave the daemon running."""
+        if self._supervising is not None:
+            self._supervising.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervising
+
+    async def _restart(self) -> None:
         failures = 0
         while True:
             began = time.monotonic()
@@ -104,7 +108,10 @@ class MpsDaemon:
         match step:
             case steps.SetComputeMode(exclusive, uuids):
                 for gpu in uuids:
-                    await self._set_exclusive(gpu, exclusive=exclusive)
+                    try:
+                        await self._set_mode(gpu, exclusive)
+                    except Exception as error:
+                        raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
             case steps.MakeDirectory(path):
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(steps.DIRECTORY_MODE)
@@ -128,7 +135,8 @@ class MpsDaemon:
                     path.unlink(missing_ok=True)
             case steps.FollowLog(_, stop):
                 self._forward_log()
-                self._log_position = None if stop else self._log_end()
+                log = self.files.control_log
+                self._log_position = None if stop else log.stat().st_size if log.exists() else 0
 
     async def _start(self) -> None:
         with contextlib.suppress(ProcessLookupError):
@@ -138,12 +146,6 @@ class MpsDaemon:
             else:
                 os.close(pidfd)
         await self._control.start()
-
-    async def _set_exclusive(self, gpu: str, *, exclusive: bool) -> None:
-        try:
-            await self._set_mode(gpu, exclusive)
-        except Exception as error:
-            raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
 
     async def _quit(self) -> None:
         """Ask the daemon to quit, and kill it if it does not."""
@@ -192,15 +194,13 @@ class MpsDaemon:
     async def _pidfd(self) -> int | None:
         """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
         try:
-            process = await asyncio.to_thread(self.process)
+            process = await asyncio.to_thread(
+                lambda: supervisor.find_process(self.files, supervisor.starter(self._control.program))
+            )
         except ProcessLookupError:
             self._forget()
             raise
         return process.pidfd if process is not None else None
-
-    def process(self) -> KernelProcess | None:
-        """Find the daemon's process as `daemon_files.find_process` does. Blocking."""
-        return steps.find_process(self.files, supervisor.starter(self._control.program))
 
     def _forget(self) -> None:
         """Remove the PID file, or what a client has put in its place."""
@@ -209,17 +209,11 @@ class MpsDaemon:
         except IsADirectoryError:
             self.files.pid_file.rename(self.files.pipe / f".{uuid.uuid4().hex}")
 
-    def _log_end(self) -> int:
-        try:
-            return (self.files.log / "control.log").stat().st_size
-        except FileNotFoundError:
-            return 0
-
     def _forward_log(self) -> None:
         if self._log_position is None:
             return
         try:
-            with (self.files.log / "control.log").open("rb") as log:
+            with self.files.control_log.open("rb") as log:
                 log.seek(self._log_position)
                 lines = log.read(MAX_LOG_BYTES).splitlines()
                 self._log_position = log.tell()
@@ -259,12 +253,6 @@ async def _ended(pidfd: int, timeout_seconds: float) -> bool:
     return True
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Supervised:
-    daemon: MpsDaemon
-    task: asyncio.Task[None]
-
-
 class Daemons:
     """The daemons by name, which is the GPU's UUID.
 
@@ -279,68 +267,61 @@ class Daemons:
         self._program = program
         self._set_exclusive = set_exclusive
         self._notify = changed
-        self._supervised: dict[str, _Supervised] = {}
+        self._daemons: dict[str, MpsDaemon] = {}
 
     async def start(self, spec: steps.Spec) -> None:
         """Start and supervise this daemon with these limits. Raises ControlError or OSError if it does not start.
 
         Even then it is retried until `stop`. A daemon that a former agent started is taken over with its clients.
         """
-        known = self._supervised.get(spec.name)
-        if known is not None and known.daemon.spec == spec and not known.daemon.problem:
+        known = self._daemons.get(spec.name)
+        if known is not None and known.spec == spec and not known.problem:
             return
         if known is not None:
-            await _cancel(known.task)
+            await known.detach()
         daemon = self._daemon(spec)
         try:
             await daemon.start()
         finally:
-            task = asyncio.create_task(daemon.run(), name=f"mps-{spec.name}")
-            self._supervised[spec.name] = _Supervised(daemon, task)
+            daemon.supervise()
+            self._daemons[spec.name] = daemon
             self._changed()
 
     async def stop(self, name: str) -> None:
         """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError."""
-        known = self._supervised.pop(name, None)
-        if known is not None:
-            await _cancel(known.task)
-        elif not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
-            return
-        spec = known.daemon.spec if known is not None else steps.Spec(name, (_unknown(name),))
-        daemon = known.daemon if known is not None else self._daemon(spec)
+        daemon = self._daemons.pop(name, None)
+        if daemon is None:
+            if not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
+                return
+            unknown = steps.MpsGpu(name, index=0, memory_bytes=0, replicas=1)
+            daemon = self._daemon(steps.Spec(name, (unknown,)))
+        await daemon.detach()
         self.files("").ready.unlink(missing_ok=True)
         await daemon.stop()
         self._changed()
 
     def problem(self, name: str) -> str:
         """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
-        known = self._supervised.get(name)
-        return "no MPS daemon is configured for it" if known is None else known.daemon.problem
+        return self._daemons[name].problem if name in self._daemons else "no MPS daemon is configured for it"
 
     def pids(self) -> frozenset[int]:
         """Return the PIDs of all running daemons, also of a former agent's. Blocking."""
-        names = {path.name for path in self._root.glob("*/") if path.is_dir()}
         starter, pids = supervisor.starter(self._program), set()
-        for name in names:
+        for path in self._root.glob("*/"):
             with contextlib.suppress(ProcessLookupError):
-                process = steps.find_process(self.files(name), starter)
+                process = supervisor.find_process(self.files(path.name), starter) if path.is_dir() else None
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)
         return frozenset(pids)
 
-    def files(self, name: str) -> steps.DaemonFiles:
-        return steps.DaemonFiles(self._root, name)
+    def files(self, name: str) -> DaemonFiles:
+        return DaemonFiles(self._root, name)
 
     async def detach(self) -> None:
         """Stop supervising, and leave the daemons running for their clients and the next agent."""
-        for known in self._supervised.values():
-            await _cancel(known.task)
-
-    async def stop_all(self) -> None:
-        self.files("").ready.unlink(missing_ok=True)
-        for name in list(self._supervised):
-            await self.stop(name)
+        for daemon in self._daemons.values():
+            await daemon.detach()
 
     def _daemon(self, spec: steps.Spec) -> MpsDaemon:
         return MpsDaemon(
@@ -349,19 +330,9 @@ class Daemons:
 
     def _changed(self) -> None:
         ready = self.files("").ready
-        if all(not known.daemon.problem for known in self._supervised.values()):
+        if all(not daemon.problem for daemon in self._daemons.values()):
             self._root.mkdir(parents=True, exist_ok=True)
             ready.touch()
         else:
             ready.unlink(missing_ok=True)
         self._notify()
-
-
-def _unknown(uuid: str) -> steps.MpsGpu:
-    return steps.MpsGpu(uuid, index=0, memory_bytes=0, replicas=1)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task

@@ -1,16 +1,6 @@
-"""The limits of MPS clients: how much of a GPU each replica gets, and how many clients a GPU takes. Pure.
+"""An MPS daemon's files, its clients' limits, and the steps that start and stop it. Pure.
 
-MPS does not know pods: its limits hold for each client process.
-https://docs.nvidia.com/deploy/mps/
-
-The files of an MPS daemon, below the root that the configuration names (`mpsRoot`), and the PID in one of them.
-
-The daemon writes its PID next to its pipe. Its clients can write there too, because their containers mount the pipe
-directory, and their files outlive them. So the PID file is opened without following links and without blocking. The
-process counts only if it runs where daemons are started, in the agent's or the keeper's container, and has this very
-pipe in its environment.
-
-Starting and stopping an MPS daemon, as lists of steps. Pure.
+MPS does not know pods: its limits hold for each client process. https://docs.nvidia.com/deploy/mps/
 
 A daemon for a single GPU gets that GPU in CUDA_VISIBLE_DEVICES, so that daemons cannot claim each other's GPUs, and the
 only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVIDIA's plugin, sees all GPUs of the node.
@@ -19,20 +9,19 @@ only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVID
 from __future__ import annotations
 
 import dataclasses
-import os
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.host import identity, kernel_process
-from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import errors
 from gpushare.modes import mps_clients
 
+DIRECTORY_MODE: Final = 0o755
+READY: Final = ".ready"
+PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+# All environment variables of the daemon, and of the program that starts it and sends it commands.
+VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 _MIB: Final = 1 << 20
-_THREADS: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
-_MEMORY: Final = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 
 
 class LimitError(errors.GpushareError):
@@ -63,23 +52,16 @@ def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict
     largest container can have.
     """
     mib = memory_mib(total_bytes, replicas=replicas, shares=held)
-    memory = {} if mib is None else {_MEMORY: f"0={mib}M"}
-    return {_THREADS: str(thread_percent(replicas, shares=held)), **memory}
-
-
-SHM: Final = "shm"
-READY: Final = ".ready"
-PROGRAM: Final = "nvidia-cuda-mps-control"
-# The kernel's name of both control daemon and server: it keeps 15 characters.
-COMM: Final = PROGRAM[:15]
-PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
-MAX_PID_BYTES: Final = 32
-MAX_ENVIRONMENT_BYTES: Final = 1 << 17
+    memory = {} if mib is None else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mib}M"}
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(thread_percent(replicas, shares=held)), **memory}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonFiles:
-    """The paths of a daemon's files. name: a GPU's UUID, or a resource if one daemon serves all its GPUs."""
+    """The paths of a daemon's files, below the root that the configuration names (`mpsRoot`).
+
+    name: a GPU's UUID, or a resource if one daemon serves all its GPUs.
+    """
 
     root: Path
     name: str
@@ -98,6 +80,10 @@ class DaemonFiles:
         return self.directory / "log"
 
     @property
+    def control_log(self) -> Path:
+        return self.log / "control.log"
+
+    @property
     def started(self) -> Path:
         """A file that exists while the daemon's limits are set."""
         return self.directory / ".started"
@@ -113,66 +99,7 @@ class DaemonFiles:
 
     @property
     def shm(self) -> Path:
-        return self.root / SHM
-
-
-def find_process(files: DaemonFiles, starter: int | None, *, proc: Path = kernel_process.PROC) -> KernelProcess | None:
-    """Return the daemon that has this pipe, or None if that is unknown. Raises ProcessLookupError if none runs.
-
-    starter: the PID of the process that starts daemons, None if it does not answer. A killed daemon leaves its PID
-    file behind, and its PID may belong to another process by now. The caller closes the pidfd.
-    """
-    pid = read_pid(files.pid_file)
-    if pid is None or starter is None:
-        return None
-    identified = kernel_process.with_start(pid, proc=proc)
-    process = kernel_process.find(*identified, proc=proc) if identified is not None else None
-    if process is None:
-        raise ProcessLookupError(f"process {pid} has ended")
-    # The pidfd is open already, so the PID cannot pass to another process while this one is inspected.
-    try:
-        is_daemon = _container(pid, proc) == _container(starter, proc) and _has_pipe(pid, files.pipe, proc)
-    except PermissionError:
-        os.close(process.pidfd)
-        return None
-    except OSError:
-        is_daemon = False
-    if not is_daemon:
-        os.close(process.pidfd)
-        raise ProcessLookupError(f"process {pid} is no MPS daemon with the pipe {files.pipe}")
-    return process
-
-
-def read_pid(path: Path) -> int | None:
-    """Return the number in a PID file, which clients can replace by anything; None if it has none."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in {0, os.geteuid()}:
-            return None
-        return int(os.read(descriptor, MAX_PID_BYTES))
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(descriptor)
-
-
-def _container(pid: int, proc: Path) -> object:
-    return identity.parse(kernel_process.cgroups(pid, proc=proc))
-
-
-def _has_pipe(pid: int, pipe: Path, proc: Path) -> bool:
-    directory = proc / str(pid)
-    with (directory / "environ").open("rb") as file:
-        variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
-    name = (directory / "comm").read_bytes().strip()
-    return name == COMM.encode() and os.fsencode(f"{PIPE_VARIABLE}={pipe}") in variables
-
-
-DIRECTORY_MODE: Final = 0o755
+        return self.root / "shm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,10 +132,6 @@ class SetComputeMode:
     exclusive: bool
     uuids: tuple[str, ...]
 
-    def __str__(self) -> str:
-        mode = "EXCLUSIVE_PROCESS" if self.exclusive else "DEFAULT"
-        return f"set compute mode {mode}" + (f" on {' and '.join(self.uuids)}" if self.uuids else "")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeDirectory:
@@ -216,18 +139,12 @@ class MakeDirectory:
 
     path: Path
 
-    def __str__(self) -> str:
-        return f"create {self.path} mode {DIRECTORY_MODE:04o}"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDaemon:
     """Start the daemon in the background, with exactly this environment."""
 
     environment: Mapping[str, str]
-
-    def __str__(self) -> str:
-        return f"run {PROGRAM} -d with {' and '.join(self.environment)} only"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -237,19 +154,12 @@ class Command:
     lines: tuple[str, ...]
     stopping: bool = False
 
-    def __str__(self) -> str:
-        return f"control command {self.lines[0]}" if self.stopping else "control commands"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touch:
-    """Create a marker file. last: wait with it until all daemons of the node run."""
+    """Create a marker file."""
 
     path: Path
-    last: bool = False
-
-    def __str__(self) -> str:
-        return f"touch {self.path}{' (after all daemons)' if self.last else ''}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -257,9 +167,6 @@ class Remove:
     """Remove a file or directory."""
 
     path: Path
-
-    def __str__(self) -> str:
-        return f"remove {self.path}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -269,15 +176,8 @@ class FollowLog:
     path: Path
     stop: bool = False
 
-    def __str__(self) -> str:
-        return "stop tail" if self.stop else f"tail {self.path.parent.name}/{self.path.name}"
-
 
 Step = SetComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
-
-
-# All environment variables of the program.
-VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 
 
 def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
@@ -309,7 +209,7 @@ def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
         RunDaemon(environment(spec, files)),
         Command(limit_commands(spec)),
         Touch(files.started),
-        FollowLog(files.log / "control.log"),
+        FollowLog(files.control_log),
     )
 
 
@@ -317,7 +217,7 @@ def stop(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
     """Return the steps that stop the daemon, and clean up after a partial start."""
     return (
         Command(("quit",), stopping=True),
-        FollowLog(files.log / "control.log", stop=True),
+        FollowLog(files.control_log, stop=True),
         SetComputeMode(False, tuple(gpu.uuid for gpu in spec.gpus)),
         Remove(files.started),
         Remove(files.log),

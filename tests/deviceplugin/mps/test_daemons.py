@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemons, steps
+from deviceplugin.mps import daemons, steps, supervisor
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.supervisor import Control, ControlError
 from tests.deviceplugin import simulated, waiting
@@ -61,7 +61,9 @@ async def world(simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(daemons, "FIRST_PAUSE_SECONDS", 0.05)
     made = World(tmp_path / "mps")
     yield made
-    await made.daemons.stop_all()
+    await made.daemons.detach()
+    for directory in made.root.glob("*/"):
+        await made.daemons.stop(directory.name)
     assert not list(made.root.glob("*/pipe/nvidia-cuda-mps-control.pid")), "no daemon is left over"
 
 
@@ -204,7 +206,7 @@ async def test_the_pid_of_another_gpus_daemon_is_not_accepted(world: World) -> N
     await world.daemons.detach()
     world.daemons.files("GPU-other").pid_file.write_text(str(world.pid()))
     with pytest.raises(ProcessLookupError, match="is no MPS daemon with the pipe"):
-        steps.find_process(world.daemons.files("GPU-other"), os.getpid())
+        supervisor.find_process(world.daemons.files("GPU-other"), os.getpid())
     world.daemons = world.made()
     await world.daemons.stop("GPU-other")
     assert is_alive(world.pid())
@@ -223,9 +225,9 @@ async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: W
             (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
         (proc / str(pid) / "cgroup").write_text(cgroup)
     with pytest.raises(ProcessLookupError, match="is no MPS daemon"):
-        steps.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
+        supervisor.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     (proc / str(world.pid()) / "cgroup").write_text("0::/")
-    found = steps.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
+    found = supervisor.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     assert found is not None
     os.close(found.pidfd)
 
