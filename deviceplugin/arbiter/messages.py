@@ -95,8 +95,8 @@ class Identify(Message):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GpuSize:
-    """The total memory of a GPU."""
+class GpuMemory:
+    """An amount of a GPU's memory."""
 
     gpu: str
     memory_bytes: int
@@ -104,27 +104,19 @@ class GpuSize:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Identified(Message):
-    """The answer to Identify: the share and the sizes of its GPUs, or the reason for the container's processes."""
+    """The answer to Identify: the share and its GPUs' total memory, or the reason for the container's processes."""
 
     container: Container
     tenant: Tenant | None
     refusal: str = ""
-    gpus: tuple[GpuSize, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Context:
-    """Bytes to charge for a CUDA context on a GPU before it is created."""
-
-    gpu: str
-    memory_bytes: int
+    gpus: tuple[GpuMemory, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContextCharges(Message):
-    """The context charges of these GPUs, from now on."""
+    """What to charge on these GPUs for a CUDA context before it is created, from now on."""
 
-    contexts: tuple[Context, ...]
+    contexts: tuple[GpuMemory, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,9 +167,7 @@ class LibraryRefused(Message):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Measure(Message):
-    """A question: how much of a GPU's memory belongs to no process other than this one? `gpu` is its place in the
-    share.
-    """
+    """A request for how much of a GPU's memory belongs to no other process; `gpu` is its place in the share."""
 
     number: int
     share: str
@@ -238,6 +228,9 @@ class LeaseReport:
     throttled_seconds: float
     evictions: int
     had_seconds: float
+
+
+USAGE_FIELDS: Final = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,9 +1,8 @@
-"""The arbiter's process, which starts with the agent and ends with it, whichever ends first.
+"""The agent's end of the channel to the arbiter, which starts with the agent and ends with it, whichever ends first.
 
-An agent whose arbiter has ended ends too. The kubelet restarts it, with backoff, and the next two processes take over
-the state. So there is one way of recovery for all failures, and upgrades use it as well.
-
-The agent's end of the channel: sends allocations and measurements to the arbiter, and receives its reports.
+The agent sends allocations and measurements, answers questions, and receives reports. An agent whose arbiter has ended
+ends too. The kubelet restarts it, with backoff, and the next two processes take over the state. So there is one way of
+recovery for all failures, and upgrades use it as well.
 """
 
 from __future__ import annotations
@@ -31,7 +30,12 @@ from gpushare.refusal import Refusal
 logger = logging.getLogger(__name__)
 
 END_SECONDS: Final = 5.0
+REPORT_SECONDS: Final = 1.0  # between two reports
+MAX_SILENT: Final = 30  # intervals without an answer before the agent ends
 PROGRAM: Final = ("-m", "deviceplugin.arbiter")
+FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
+Who = tuple[int, int]  # a process: pid and start ticks
+_Answer = TypeVar("_Answer")
 
 
 class ArbiterError(Exception):
@@ -54,18 +58,6 @@ class ArbiterProcess:
         code = await self._process.wait()
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
         raise ArbiterError(f"the arbiter's process has ended {how}: the agent exits too, and both are restarted")
-
-    async def end(self) -> None:
-        """Close the channel, and wait until the process has ended; kill it if that takes too long."""
-        self.channel.close()
-        try:
-            async with asyncio.timeout(END_SECONDS):
-                await self._process.wait()
-        except TimeoutError:
-            logger.error("The arbiter's process does not end in time: killing it", extra={"pid": self.pid})  # noqa: TRY400
-            with contextlib.suppress(ProcessLookupError):
-                self._process.kill()
-            await self._process.wait()
 
 
 @contextlib.asynccontextmanager
@@ -99,14 +91,15 @@ async def running(
     try:
         yield started
     finally:
-        await started.end()
-
-
-REPORT_SECONDS: Final = 1.0  # between two reports
-MAX_SILENT: Final = 30  # intervals without an answer before the agent ends
-Who = tuple[int, int]  # a process: pid and start ticks
-_Answer = TypeVar("_Answer")
-FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
+        started.channel.close()
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            logger.error("The arbiter's process does not end in time: killing it", extra={"pid": started.pid})  # noqa: TRY400
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
 
 
 class Arbiter:
@@ -201,11 +194,21 @@ class Arbiter:
             if not done.cancelled() and done.result() != node.resizes:
                 self._tell()
 
-        self._apply(node).add_done_callback(compare)
+        self.apply(node).add_done_callback(compare)
 
-    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
-        """Have this GPUNode applied to all shares, and return the resizes that its status should have."""
-        return await self._apply(node)
+    def apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
+        """Have this GPUNode applied to all shares. The result is the resizes that its status should have."""
+        there = {entry.id: entry for entry in node.allocations}
+        for gone in self._entries.keys() - there.keys():
+            self._channel.send(messages.AllocationGone(gone))
+        for identity, entry in there.items():
+            if self._entries.get(identity) != entry:
+                self._channel.send(messages.HasAllocation(entry))
+        self._entries = there
+        done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
+        self._applying.append(done)
+        self._channel.send(messages.ApplyAllocations(node.resizes))
+        return done
 
     def publish_context_bytes(self, gpu_uuids: Iterable[str]) -> None:
         """Send the context charges of these GPUs, if they have changed."""
@@ -213,7 +216,7 @@ class Arbiter:
         new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
-            self._channel.send(messages.ContextCharges(tuple(messages.Context(*item) for item in new.items())))
+            self._channel.send(messages.ContextCharges(tuple(messages.GpuMemory(*item) for item in new.items())))
 
     def publish_overheads(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """Send what a share's processes hold beyond their charges, by slot and GPU."""
@@ -235,28 +238,14 @@ class Arbiter:
     def publish_activity(self, works: Mapping[tuple[str, str], bool]) -> None:
         """Send whether the driver has recently run work, by the GPU's UUID and the share's key."""
         if works:
-            self._channel.send(
-                messages.ShareActivities(tuple(messages.ShareActivity(*place, runs) for place, runs in works.items()))
-            )
+            activities = tuple(messages.ShareActivity(*place, runs) for place, runs in works.items())
+            self._channel.send(messages.ShareActivities(activities))
 
     def close(self) -> None:
         """Cancel open answers, and close the shares' pages."""
         for task in self._answering:
             task.cancel()
         self.shares.close()
-
-    def _apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
-        there = {entry.id: entry for entry in node.allocations}
-        for gone in self._entries.keys() - there.keys():
-            self._channel.send(messages.AllocationGone(gone))
-        for identity, entry in there.items():
-            if self._entries.get(identity) != entry:
-                self._channel.send(messages.HasAllocation(entry))
-        self._entries = there
-        done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
-        self._applying.append(done)
-        self._channel.send(messages.ApplyAllocations(node.resizes))
-        return done
 
     def _on_message(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
@@ -291,7 +280,7 @@ class Arbiter:
             case messages.Reported():
                 self.reported = message
                 if self._turns is not None:
-                    self.shares.set_lease_reports(tuple(self._turns))
+                    self.shares.lease_reports = tuple(self._turns)
                     self._turns = None
                 _set(self._reporting.popleft(), None)
             case _:
@@ -324,7 +313,7 @@ class Arbiter:
             node = self._node()
             gpus = node.gpu_by_uuid() if node is not None else {}
             known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)
-            sizes = tuple(messages.GpuSize(gpu.uuid, gpu.memory_bytes) for gpu in known)
+            sizes = tuple(messages.GpuMemory(gpu.uuid, gpu.memory_bytes) for gpu in known)
             self._channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
             self._channel.send(messages.Identified(container, None, str(tenant)))

@@ -1,22 +1,19 @@
-"""Finds the share of a container; asks the API server if the informers do not know it yet.
+"""The shares of this node: which container has which, and the running ones, as the arbiter last reported them.
 
 A container may start before the informers have its pod or its allocation. Then the agent asks the API server, once for
 all waiting processes, and at a rate that is harmless from every node. Containers that the API server does not know
-either are refused.
-
-The shares with processes, as the arbiter last reported them. Their memory use is read from their own pages.
+either are refused. The memory use of running shares is read from their own pages.
 """
 
 from __future__ import annotations
 
 import asyncio
-import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
 
 from deviceplugin.arbiter import pages, tenant
-from deviceplugin.arbiter.messages import LeaseReport, LedgerMember, Overhead, RunningShareState
+from deviceplugin.arbiter.messages import USAGE_FIELDS, LeaseReport, LedgerMember, Overhead, RunningShareState
 from deviceplugin.arbiter.scheduling.leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Missing, NotYet, StartingContainer, Tenant
@@ -30,9 +27,6 @@ WAIT_SECONDS: Final = 10.0
 MIN_INTERVAL_SECONDS: Final = 0.25
 STATUS_SECONDS: Final = 0.5
 
-Pods = Callable[[], Iterable[PodJson]]
-AskPods = Callable[[], Awaitable[Iterable[PodJson]]]
-AskNode = Callable[[], Awaitable[GpuNode | None]]
 Found = TypeVar("Found")
 Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
@@ -40,16 +34,17 @@ Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 class Lookup:
     """Share lookups for all containers of the node.
 
-    pods, node: return the informers' state. ask_pods, ask_node: ask the API server.
+    pods, node: return the informers' state. ask_pods, ask_node: ask the API server. Each lookup ends within about
+    WAIT_SECONDS.
     """
 
     def __init__(
         self,
         *,
-        pods: Pods,
+        pods: Callable[[], Iterable[PodJson]],
         node: Callable[[], GpuNode | None],
-        ask_pods: AskPods,
-        ask_node: AskNode,
+        ask_pods: Callable[[], Awaitable[Iterable[PodJson]]],
+        ask_node: Callable[[], Awaitable[GpuNode | None]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pods = pods
@@ -69,9 +64,7 @@ class Lookup:
         return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
 
     async def find_by_name(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
-        """Return the GPUs of a container that is about to start, or the reason why it has none, within about
-        WAIT_SECONDS.
-        """
+        """Return the GPUs of a container that is about to start, or the reason why it has none."""
         return await self._answer(
             lambda pods, node: tenant.find_by_name(namespace, name, container, pods=pods, node=node)
         )
@@ -89,21 +82,17 @@ class Lookup:
                         problem = f", and the request to the API server failed: {error}"
                         continue
                     problem = ""
-                    not_yet = self._find_again(find)
+                    # The last answer is at least as new as the informers were when it was requested.
+                    pods = (*self._asked_pods, *self._pods())
+                    not_yet = find(pods, self._node())
+                    if isinstance(not_yet, NotYet) and not_yet.missing is Missing.ALLOCATION:
+                        not_yet = find(pods, self._asked_node)
                     # The API server knows every pod and allocation, but the container's status may still be missing.
                     if isinstance(not_yet, NotYet) and not_yet.missing is asked_for is not Missing.CONTAINER:
                         break
         except TimeoutError:
             pass
         return Refusal(not_yet.reason + problem) if isinstance(not_yet, NotYet) else not_yet
-
-    def _find_again(self, find: Find[Found]) -> Found | Refusal | NotYet:
-        # The last answer is at least as new as the informers were when it was requested.
-        pods = (*self._asked_pods, *self._pods())
-        not_yet = find(pods, self._node())
-        if isinstance(not_yet, NotYet) and not_yet.missing is Missing.ALLOCATION:
-            return find(pods, self._asked_node)
-        return not_yet
 
     async def _remember_pods(self) -> None:
         self._asked_pods = tuple(await self._ask_pods())
@@ -131,9 +120,7 @@ class SingleFlight:
         self._error: api_errors.ClusterError | None = None  # of the last request
 
     async def wait_for_answer(self) -> None:
-        """Wait for an answer to a request sent after this call. Raises ClusterError, in all callers that waited for
-        it.
-        """
+        """Wait for an answer to a request sent after this call. Raises ClusterError in all callers that wait for it."""
         called = self._clock()
         async with self._asking:
             if self._begun >= called and self._ended >= self._begun:
@@ -152,9 +139,7 @@ class SingleFlight:
 
 
 class RunningShare:
-    """A share with processes. `overheads`: as sent to the arbiter, or None if the arbiter may not have them any
-    more.
-    """
+    """A share with processes. `overheads`: as sent to the arbiter; None if it may not have them any more."""
 
     def __init__(self, state: RunningShareState, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
         self.limits = limits
@@ -192,7 +177,7 @@ class Shares:
 
     def __init__(self) -> None:
         self._shares: dict[str, RunningShare] = {}
-        self._lease_reports: tuple[LeaseReport, ...] = ()
+        self.lease_reports: tuple[LeaseReport, ...] = ()  # of the last report
 
     def all(self) -> tuple[RunningShare, ...]:
         return tuple(self._shares.values())
@@ -208,11 +193,10 @@ class Shares:
 
     def lease_usage(self) -> Iterator[LeaseUsage]:
         """Yield every share's use of its GPUs, from the last report."""
-        for turn in self._lease_reports:
+        for turn in self.lease_reports:
             share = self._shares.get(turn.share)
             if share is not None:
-                had = {field: getattr(turn, field) for field in _USAGE_FIELDS}
-                yield LeaseUsage(share.tenant, **had)
+                yield LeaseUsage(share.tenant, **{field: getattr(turn, field) for field in USAGE_FIELDS})
 
     def update(self, state: RunningShareState, descriptors: Sequence[int]) -> None:
         """Add or update a share. New shares come with descriptors of limits and ledger, which this object then owns."""
@@ -230,12 +214,6 @@ class Shares:
         if share is not None:
             share.close()
 
-    def set_lease_reports(self, turns: tuple[LeaseReport, ...]) -> None:
-        self._lease_reports = turns
-
     def close(self) -> None:
         for key in list(self._shares):
             self.remove(key)
-
-
-_USAGE_FIELDS = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")
