@@ -28,7 +28,6 @@ from gpushare.daemon import garbage, logs, shutdown
 
 logger = logging.getLogger("deviceplugin.arbiter")
 
-LOCK_SUFFIX: Final = ".lock"
 POLL_SECONDS: Final = 0.05
 
 
@@ -101,20 +100,19 @@ async def _lock_ledgers(ledgers: Path, daemon: shutdown.Daemon) -> int:
 
     The arbiter of an agent that was killed may run for a moment longer, and would overwrite the records of this one.
     """
-    path = ledgers.with_name(f"{ledgers.name}{LOCK_SUFFIX}")
+    path = ledgers.with_name(f"{ledgers.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     warned = False
     while not daemon.stopping.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
         except BlockingIOError:
             if not warned:
                 logger.warning("Waiting for the previous arbiter to end", extra={"lock": str(path)})
             warned = True
             await asyncio.sleep(POLL_SECONDS)
-            continue
-        break
     return descriptor
 
 

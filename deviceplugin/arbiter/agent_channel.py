@@ -170,7 +170,7 @@ class AgentChannel:
             )
             for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
                 self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
-        unreachable = (holder for holders in self._ledgers.unreachable().values() for holder in holders)
+        unreachable = (holder for holders in self._ledgers.unreachable.values() for holder in holders)
         self._channel.send(
             messages.Reported(
                 connections=self._server.connections,

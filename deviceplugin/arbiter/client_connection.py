@@ -1,13 +1,9 @@
-"""Limits per container: how many connections it has, and how fast its messages are read.
+"""One client's connection, HELLO first, then messages about leases and memory; and the limits of its container.
 
-The rates are remembered for a while after the last connection. Otherwise a container could reconnect to send as fast as
-it likes.
-
-One client's connection: HELLO first, then messages about leases and memory. No client can delay another one.
-
-Malformed messages end the connection. Message types that only newer libraries know are ignored. Messages that arrive
-too fast are read later, so that only their sender waits. A client that does not read its answers is disconnected. All
-connections of a container share one rate limit; otherwise more connections would buy a higher rate.
+No client can delay another one. Malformed messages end the connection. Message types that only newer libraries know are
+ignored. Messages that arrive too fast are read later, so that only their sender waits. A client that does not read its
+answers is disconnected. All connections of a container share one rate limit, which is remembered for a while after the
+last connection; otherwise more connections, or new ones, would buy a higher rate.
 """
 
 from __future__ import annotations
@@ -30,6 +26,11 @@ from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract
 from gpushare.refusal import Refusal
 
+logger = logging.getLogger(__name__)
+
+HELLO_SECONDS: Final = 10.0
+MESSAGES_A_TURN: Final = 8
+_ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns
 MESSAGE_BURST: Final = 2048
@@ -105,13 +106,6 @@ class ConnectionLimits:
         now = self._clock()
         self._gone = {container: known for container, known in self._gone.items() if now - known[0] < FORGOTTEN_SECONDS}
         self._gone[container] = now, self._connected.pop(container)
-
-
-logger = logging.getLogger(__name__)
-
-HELLO_SECONDS: Final = 10.0
-MESSAGES_A_TURN: Final = 8
-_ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
 
 
 class ShareLookup(Protocol):
@@ -208,11 +202,8 @@ class ClientConnection:
             if wait_seconds and self._open:
                 self._loop.remove_reader(self._socket)
                 self._timer.cancel()
-                self._timer = self._loop.call_later(wait_seconds, self._resume)
+                self._timer = self._loop.call_later(wait_seconds, self._loop.add_reader, self._socket, self._readable)
                 return
-
-    def _resume(self) -> None:
-        self._loop.add_reader(self._socket, self._readable)
 
     def _handle(self, data: bytes) -> RateLimiter:
         """Handle one message, and return the rate limiter that counts it."""
@@ -244,9 +235,15 @@ class ClientConnection:
             self.version = hello.version
             self._greeting = self._loop.create_task(self._greet_safely(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._share is not None:
-            self._reclaim(self._share)
+            self._ledgers.reap(self._share)
+            # Include bytes freed since this client's last answer: it may have read the ledger before that.
+            freed = self._share.freed_bytes - self._reported_freed_bytes
+            self._reported_freed_bytes += freed
+            self._send(wire.reclaimed(freed))
         elif kind == contract.MESSAGE_MEASURE and self._share is not None:
-            self._measure(self._share, wire.lease(data))
+            task = self._loop.create_task(self._measure(self._share, wire.lease(data)))
+            self._measuring.add(task)
+            task.add_done_callback(self._measuring.discard)
         elif kind not in wire.KNOWN and self._share is not None:
             self._log(logging.DEBUG, "Ignored a message", err=f"unknown type {kind}")
         else:
@@ -295,18 +292,7 @@ class ClientConnection:
             gpus={grant.uuid: grant.memory_bytes for grant in tenant.grants},
         )
 
-    def _reclaim(self, share: ShareLedger) -> None:
-        self._ledgers.reap(share)
-        # Include bytes freed since this client's last answer: it may have read the ledger before that.
-        freed, self._reported_freed_bytes = share.freed_bytes - self._reported_freed_bytes, share.freed_bytes
-        self._send(wire.reclaimed(freed))
-
-    def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
-        task = self._loop.create_task(self._measured(share, asked))
-        self._measuring.add(task)
-        task.add_done_callback(self._measuring.discard)
-
-    async def _measured(self, share: ShareLedger, asked: wire.Lease) -> None:
+    async def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None
         if asked.gpu < len(share.tenant.grants):
             unclaimed_bytes = await self._ledgers.measure(share, self._who, asked.gpu)

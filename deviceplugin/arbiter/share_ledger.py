@@ -1,38 +1,24 @@
-"""Records which process has which slot of which ledger, for the next agent.
-
-The ledgers are shared memory, which survives in the processes that have it mapped; the next agent opens it there
-(`kernel_process.mapping`). The owners of the slots are not in that memory, so each share has a small file for them. It
-is written before a process learns its slot, and is valid only until the next boot.
-
-The previous release reads the file too, and rejects unknown fields in a tenant or a grant, so new fields go next to
-these. This release and later ones ignore unknown fields.
-
-Ledgers as files on a tmpfs would not have to be searched for, but files cannot be sealed: a container could truncate
-them or grow them without end, and its root user could write its own limits.
-
-One share's ledger: which process has which slot, from its first process to its last.
+"""One share's ledger, from its first process to its last: which process has which slot, also after the agent's restart.
 
 A slot belongs to its process until that process is dead, and is then cleared once. A closed socket proves nothing: a
 living process still has its memory. The exception is a process that has become another program (exec), whose memory is
 gone. Such a process no longer has the ledger mapped.
 
-Takes over the ledgers that the previous agent left to living processes, and remembers when records were lost.
-
-A record says which process had which slot. The ledger itself is opened through a process that has it mapped. If no
-process can be inspected, the ledger is unreachable but still in use: no other process may join that share until they
-have ended, because an empty ledger next to a used one would hand out the same memory twice.
-
-After a record was lost, processes that started before may use a ledger that no longer exists, through no fault of their
-own. Processes that started later cannot, whatever they look like: a process could make itself look so.
+The ledgers are shared memory, which survives in the processes that have it mapped; the next agent opens it there. The
+owners of the slots are not in that memory, so each share has a small file for them. It is written before a process
+learns its slot, and is valid only until the next boot. Ledgers as files on a tmpfs would not have to be searched for,
+but files cannot be sealed: a container could truncate them or grow them without end, and its root user could write its
+own limits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import json
 import logging
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -42,6 +28,11 @@ from deviceplugin.disk import records, whole_file
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess
 from gpushare import contract
+
+logger = logging.getLogger(__name__)
+
+# The initial number of slots that processes add up: eight cache lines. It doubles when more are needed.
+FIRST_SLOT_COUNT: Final = 64
 
 
 class RecordError(ValueError):
@@ -61,11 +52,14 @@ class LedgerRecord:
 
 
 def write_record(directory: Path, record: LedgerRecord) -> None:
-    """Write the record's file atomically."""
+    """Write the record's file atomically.
+
+    The previous release reads the file too, and rejects unknown fields in a tenant or a grant, so new fields go next to
+    these. This release and later ones ignore unknown fields.
+    """
     document = dataclasses.asdict(record)
     del document["tenant"]["group"]  # 0.1.0 rejects unknown fields; joining processes set the group again
-    text = json.dumps(document, separators=(",", ":"))
-    whole_file.write(record_path(directory, record.tenant), text)
+    whole_file.write(record_path(directory, record.tenant), json.dumps(document, separators=(",", ":")))
 
 
 def read_record(path: Path) -> LedgerRecord:
@@ -98,10 +92,6 @@ def record_path(directory: Path, tenant: Tenant) -> Path:
 
 def record_paths(directory: Path) -> list[Path]:
     return sorted(directory.glob("*.json"))
-
-
-# The initial number of slots that processes add up: eight cache lines. It doubles when more are needed.
-FIRST_SLOT_COUNT: Final = 64
 
 
 class JoinError(Exception):
@@ -162,10 +152,8 @@ class ShareLedger:
         return held[gpu] if held is not None else 0
 
     def slot_of(self, who: KernelProcess) -> int | None:
-        for slot, member in self._members.items():
-            if (member.pid, member.start_ticks) == (who.pid, who.start_ticks):
-                return slot
-        return None
+        same = (who.pid, who.start_ticks)
+        return next((slot for slot, member in self._members.items() if (member.pid, member.start_ticks) == same), None)
 
     def contains(self, member: KernelProcess) -> bool:
         """Whether this very object still has a slot."""
@@ -190,13 +178,9 @@ class ShareLedger:
         self.limits.write(tenant.grants)
 
     def admit(self, who: KernelProcess, slot: int, *, outdated: bool = False) -> None:
-        """Assign the slot to `who`, whose pidfd this ledger now owns. outdated: it uses an earlier agent's limits
-        page.
-        """
+        """Assign the slot to `who`, whose pidfd is ours now. outdated: it uses an earlier agent's limits page."""
         self.changes += 1
-        slot_count = _reaching(slot, self.limits.slot_count)
-        if slot_count != self.limits.slot_count:
-            self.limits.set_slot_count(slot_count)
+        self.limits.set_slot_count(_reaching(slot, self.limits.slot_count))
         self._members[slot] = who
         if outdated:
             self._outdated.add(slot)
@@ -227,11 +211,6 @@ class ShareLedger:
             self.set_overheads({other: held for other, held in self._overheads.items() if other != slot})
         return freed
 
-    def dead_slots(self) -> Iterator[int]:
-        for slot, member in list(self._members.items()):
-            if member.is_dead():
-                yield slot
-
     def record(
         self, boot_id: str, *, joining: tuple[int, KernelProcess] | None = None, tenant: Tenant | None = None
     ) -> LedgerRecord:
@@ -259,20 +238,11 @@ def _reaching(slot: int, slot_count: int) -> int:
     return min(slot_count, contract.LEDGER_SLOTS)
 
 
-logger = logging.getLogger(__name__)
+def take_over(record: LedgerRecord, *, proc: Path) -> ShareLedger | tuple[KernelProcess, ...]:
+    """Return the ledger of a record with its living processes, or these processes if none of them can be inspected.
 
-LOST_SUFFIX: Final = ".lost"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Unreachable:
-    """The processes that hold a ledger which the agent cannot open."""
-
-    holders: tuple[KernelProcess, ...]
-
-
-def take_over(record: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable | None:
-    """Return the ledger of a record with its living processes, or None if no process has it.
+    In that case the ledger is unreachable but still in use: no other process may join that share until they have ended,
+    because an empty ledger next to a used one would hand out the same memory twice.
 
     Slots of dead processes are cleared, and slots of processes that were found to have become another program. Only
     the processes before the first one with the ledger are inspected, and all of them together no longer than one: the
@@ -291,12 +261,12 @@ def take_over(record: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable 
             if mapping.known and mapping.link is None:
                 os.close(process.pidfd)
                 continue
-            ledger = _reopen(mapping.link, record) if mapping.link is not None else None
+            if mapping.link is not None:
+                with contextlib.suppress(OSError, pages.PagesError):
+                    ledger = pages.Ledger.reopen(mapping.link, len(record.tenant.grants), record.ledger)
         living[slot] = process
-    if not living:
-        return None
     if ledger is None:
-        return Unreachable(tuple(living.values()))
+        return tuple(living.values())
     share = ShareLedger(record.tenant, ledger, slot_count=record.slot_count, inherited=True)
     # Without `certain_slot`, living processes have their certain bytes where others have slots.
     with_certain = share.limits.certain_slot > 0
@@ -308,36 +278,26 @@ def take_over(record: LedgerRecord, *, proc: Path) -> ShareLedger | Unreachable 
     return share
 
 
-def _reopen(link: Path, record: LedgerRecord) -> pages.Ledger | None:
-    try:
-        return pages.Ledger.reopen(link, len(record.tenant.grants), record.ledger)
-    except (OSError, pages.PagesError):
-        return None
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Loss:
-    """The content of the file that says when records were lost last."""
-
-    boot_id: str
-    ticks: int
-
-
 def loss_path(directory: Path) -> Path:
-    """Return the file that says when records were lost, next to their directory."""
-    return directory.with_name(f"{directory.name}{LOST_SUFFIX}")
+    """Return the file that says when records were lost last, next to their directory."""
+    return directory.with_name(f"{directory.name}.lost")
 
 
 def read_loss(directory: Path, boot_id: str) -> int | None:
-    """Return when records were lost last, in kernel ticks since boot; 0 for never in this boot, None if unknown."""
+    """Return when records were lost last, in kernel ticks since boot; 0 for never in this boot, None if unknown.
+
+    Processes that started before may use a ledger that no longer exists, through no fault of their own. Processes that
+    started later cannot, whatever they look like: a process could make itself look so.
+    """
     try:
-        loss = records.read(_Loss, records.load(loss_path(directory)), newer=True)
-        records.check(loss.ticks >= 0, "the time is before the boot")
+        loss = records.load(loss_path(directory))
+        lost_boot_id, ticks = records.read(str, loss["boot_id"]), records.read(int, loss["ticks"])
+        records.check(ticks >= 0, "the time is before the boot")
     except FileNotFoundError:
         return 0
-    except (OSError, ValueError):
+    except (OSError, ValueError, KeyError, TypeError):
         return None
-    return loss.ticks if loss.boot_id == boot_id else 0
+    return ticks if lost_boot_id == boot_id else 0
 
 
 def write_loss(directory: Path, boot_id: str, ticks: int) -> None:

@@ -1,11 +1,4 @@
-"""Checks whether processes have become another program (exec), outside of the event loop that grants leases.
-
-The list of a process's mappings can be very long, and the kernel writes it only while the process does not change its
-memory: a process that forks, or frees a lot, delays the reader. So each check runs in a thread that the loop never
-waits for. Each share has one check at a time, and at most a twentieth of a CPU. So no share can delay another one's
-checks or cost the node more than that, whatever its processes have mapped and however often they ask.
-
-All ledgers of this node by share: created for a share's first process, and closed after its last.
+"""All ledgers of this node by share: created for a share's first process, and closed after its last.
 
 The event loop watches a pidfd of each process, so its slot is cleared as soon as the process is dead.
 """
@@ -19,7 +12,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -35,11 +28,21 @@ logger = logging.getLogger(__name__)
 
 REST: Final = 19  # pause of a share's checks after each one, as a multiple of its CPU time
 FAILED_SECONDS: Final = 1.0  # pause after a check that failed
+UNREACHABLE: Final = (
+    "the node's agent was restarted and cannot inspect this container's other processes (it lacks SYS_PTRACE or "
+    "CHECKPOINT_RESTORE): restart the container"
+)
 
 
 class ExecChecker:
-    """The queue of checks by share. `gone` is called with a ledger and its member that no longer has the ledger
-    mapped.
+    """Checks whether processes have become another program (exec), outside of the event loop that grants leases.
+
+    `gone` is called with a ledger and its member that no longer has the ledger mapped.
+
+    The list of a process's mappings can be very long, and the kernel writes it only while the process does not change
+    its memory: a process that forks, or frees a lot, delays the reader. So each check runs in a thread that the loop
+    never waits for. Each share has one check at a time, and at most a twentieth of a CPU. So no share can delay another
+    one's checks or cost the node more than that, whatever its processes have mapped and however often they ask.
     """
 
     def __init__(self, gone: Callable[[ShareLedger, KernelProcess], None], *, proc: Path = kernel_process.PROC) -> None:
@@ -49,9 +52,7 @@ class ExecChecker:
         self._working: dict[str, asyncio.Task[None]] = {}
 
     def check(self, share: ShareLedger, member: KernelProcess) -> asyncio.Future[None]:
-        """Queue a check of this member. The future is done after the check and its call of `gone`. Queued checks are
-        shared.
-        """
+        """Queue a check of this member. The future is done after the check and its call of `gone`."""
         key, loop = share.tenant.key, asyncio.get_running_loop()
         due = self._due.setdefault(key, {})
         if member not in due:
@@ -113,18 +114,9 @@ async def _in_thread(pid: int, device_inode: tuple[int, int], proc: Path) -> tup
     return await answer
 
 
-DIRECTORY_MODE: Final = 0o700
-UNREACHABLE: Final = (
-    "the node's agent was restarted and cannot inspect this container's other processes (it lacks SYS_PTRACE or "
-    "CHECKPOINT_RESTORE): restart the container"
-)
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareUse:
-    """The memory that a share's processes hold, by GPU in the order of its grants. `overhead_bytes`: beyond their
-    charges.
-    """
+    """The memory that a share's processes hold, by GPU of its grants. `overhead_bytes`: beyond their charges."""
 
     tenant: Tenant
     used_bytes: tuple[int, ...]
@@ -132,19 +124,15 @@ class ShareUse:
     overhead_bytes: tuple[int, ...]
 
 
-async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
-    del share, slot, gpu
-    return None
-
-
 class ShareLedgers:
     """The node's ledgers, inside a running event loop.
 
     directory: of the records; the next agent must use the same one. context_bytes: returns what to charge for a context
     on a GPU, by UUID, before it is created. unclaimed_bytes: returns how much of a GPU, by its place in the share,
-    belongs to no process other than the one in
-        this slot; None if unknown.
-    registered: the kernel's map of registered processes, where unregistered ones are denied the devices.
+    belongs to no process other than the one in this slot; None if unknown. lost_ticks: when records were lost last, in
+    kernel ticks; earlier processes may use a ledger that no longer exists. unreachable: by share, the processes whose
+    ledgers cannot be opened. registered: the kernel's map of registered processes, where the others are denied the
+    devices.
     """
 
     def __init__(
@@ -153,7 +141,7 @@ class ShareLedgers:
         *,
         proc: Path = kernel_process.PROC,
         context_bytes: Callable[[str], int] = lambda _: 0,
-        unclaimed_bytes: Callable[[ShareLedger, int, int], Awaitable[int | None]] = nothing_known,
+        unclaimed_bytes: Callable[[ShareLedger, int, int], Awaitable[int | None]] | None = None,
         registered: RegisteredMap | None = None,
     ) -> None:
         self._directory = directory
@@ -163,18 +151,18 @@ class ShareLedgers:
         self._context_bytes = context_bytes
         self._unclaimed_bytes = unclaimed_bytes
         self._shares: dict[str, ShareLedger] = {}
-        self._unreachable: dict[str, list[KernelProcess]] = {}
-        self._lost_ticks = 0
+        self.unreachable: dict[str, list[KernelProcess]] = {}
+        self.lost_ticks = 0
         self._exec_checker = ExecChecker(self._on_exec, proc=proc)
         # called when a recovered share has no outdated page any more
         self.on_pages_current: Callable[[], None] = lambda: None
 
     def recover(self) -> None:
         lost_ticks = share_ledger.read_loss(self._directory, self._boot_id)
-        self._lost_ticks = lost_ticks or 0
+        self.lost_ticks = lost_ticks or 0
         if lost_ticks is None or not self._directory.exists():
             self._record_loss()
-        self._directory.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         missing = kernel_process.missing_capabilities()
         if missing:
             # Warn before the next restart: that agent will have the same capabilities.
@@ -188,36 +176,31 @@ class ShareLedgers:
             except share_ledger.RecordError as error:
                 # The slots' owners are unknown without it, so no process may get that ledger.
                 aside = whole_file.set_aside(path)
-                why = {"err": str(error), "set_aside": str(aside)}
-                logger.error("Dropped a ledger's record", extra=why)  # noqa: TRY400
+                extra: dict[str, object] = {"err": str(error), "set_aside": str(aside)}
+                logger.error("Dropped a ledger's record", extra=extra)  # noqa: TRY400
                 self._record_loss()
                 path.unlink(missing_ok=True)
                 continue
-            old = share_ledger.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else None
-            if old is None:
-                path.unlink()
-            elif isinstance(old, ShareLedger):
+            old = share_ledger.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else ()
+            if isinstance(old, ShareLedger):
                 self._shares[record.tenant.key] = old
                 for member in old.members.values():
                     self._watch(old, member)
                     self._exec_checker.check(old, member)
                 self.record(old, old.tenant)
                 logger.info("Took over a ledger", extra={**_log_fields(old.tenant), "processes": len(old.members)})
+            elif not old:
+                path.unlink()
             else:
-                self._unreachable[record.tenant.key] = list(old.holders)
-                for holder in old.holders:
+                self.unreachable[record.tenant.key] = list(old)
+                for holder in old:
                     asyncio.get_running_loop().add_reader(holder.pidfd, self._on_holder_exit, record.tenant, holder)
-                extra = {**_log_fields(record.tenant), "processes": len(old.holders), "err": UNREACHABLE}
+                extra = {**_log_fields(record.tenant), "processes": len(old), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
         if self._registered is not None:
-            holders = (*self._unreachable.values(), *(share.members.values() for share in self._shares.values()))
+            holders = (*self.unreachable.values(), *(share.members.values() for share in self._shares.values()))
             self._registered.replace((process.pid, process.start_ticks) for holder in holders for process in holder)
         self.publish_timetable()
-
-    @property
-    def lost_ticks(self) -> int:
-        """When records were lost last, in kernel ticks. Earlier processes may use a ledger that no longer exists."""
-        return self._lost_ticks
 
     def join(self, tenant: Tenant, who: KernelProcess) -> tuple[ShareLedger, int]:
         """Return the share's ledger, and the slot of this process, which is the same one if it joins again.
@@ -225,10 +208,10 @@ class ShareLedgers:
         Raises JoinError, and OSError if the record cannot be written. The caller keeps its own pidfd; the ledger
         duplicates it. Joining does not change the amounts of a running share: only ShareResizer does.
         """
-        if tenant.key in self._unreachable:
+        if tenant.key in self.unreachable:
             raise JoinError(UNREACHABLE)
         share = self._shares.get(tenant.key)
-        if share is not None and not _same_gpus(share.tenant, tenant):
+        if share is not None and [had.uuid for had in share.tenant.grants] != [grant.uuid for grant in tenant.grants]:
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
         made = share is None
         share = ShareLedger.make(tenant) if share is None else share
@@ -272,13 +255,14 @@ class ShareLedgers:
                 share.limits.set_launch_slot(gpu, turn)
 
     def reap(self, share: ShareLedger) -> None:
-        for slot in list(share.dead_slots()):
-            self._release(share, slot)
+        for slot, member in list(share.members.items()):
+            if member.is_dead():
+                self._release(share, slot)
 
     async def measure(self, share: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
         """Measure how much of a GPU belongs to no known process, from now on; None if unknown."""
         slot = share.slot_of(who)
-        return await self._unclaimed_bytes(share, slot, gpu) if slot is not None else None
+        return None if slot is None or self._unclaimed_bytes is None else await self._unclaimed_bytes(share, slot, gpu)
 
     def disconnected(self, share: ShareLedger, who: KernelProcess) -> None:
         """Release the slot of a process that closed its socket, if that was because of an exec."""
@@ -298,16 +282,8 @@ class ShareLedgers:
         for gpu, grant in enumerate(share.tenant.grants):
             share.limits.set_context_bytes(gpu, self._context_bytes(grant.uuid))
 
-    def unreachable(self) -> Mapping[str, Sequence[KernelProcess]]:
-        return self._unreachable
-
-    def is_unreachable(self, pod_uid: str, share: int) -> bool:
-        return f"{pod_uid}-{share}" in self._unreachable
-
     def confirm_page(self, share: ShareLedger, who: KernelProcess) -> None:
-        """Record that a welcomed process sent a message, which proves that it has switched to the current limits
-        page.
-        """
+        """Record that a welcomed process sent a message, so it has switched to the current limits page."""
         slot = share.slot_of(who)
         if slot is not None and share.outdated:
             share.use_current_page(slot)
@@ -334,15 +310,15 @@ class ShareLedgers:
                 asyncio.get_running_loop().remove_reader(member.pidfd)
             share.close()
         self._shares.clear()
-        for holders in self._unreachable.values():
+        for holders in self.unreachable.values():
             for holder in holders:
                 self._close_holder(holder)
-        self._unreachable.clear()
+        self.unreachable.clear()
 
     def _record_loss(self) -> None:
         own = kernel_process.with_start(os.getpid(), proc=self._proc)
-        self._lost_ticks = own[1] if own is not None else 0
-        share_ledger.write_loss(self._directory, self._boot_id, self._lost_ticks)
+        self.lost_ticks = own[1] if own is not None else 0
+        share_ledger.write_loss(self._directory, self._boot_id, self.lost_ticks)
 
     def _register(self, who: KernelProcess) -> None:
         if self._registered is not None:
@@ -367,9 +343,9 @@ class ShareLedgers:
         self._close_holder(holder)
         if self._registered is not None:
             self._registered.drop(holder.pid)
-        self._unreachable[tenant.key].remove(holder)
-        if not self._unreachable[tenant.key]:
-            del self._unreachable[tenant.key]
+        self.unreachable[tenant.key].remove(holder)
+        if not self.unreachable[tenant.key]:
+            del self.unreachable[tenant.key]
             share_ledger.record_path(self._directory, tenant).unlink(missing_ok=True)
 
     def _close_holder(self, holder: KernelProcess) -> None:
@@ -392,10 +368,6 @@ class ShareLedgers:
         share.close()
         self.publish_timetable()
         share_ledger.record_path(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
-
-
-def _same_gpus(tenant: Tenant, other: Tenant) -> bool:
-    return [grant.uuid for grant in tenant.grants] == [grant.uuid for grant in other.grants]
 
 
 def _log_fields(tenant: Tenant) -> dict[str, object]:

@@ -131,9 +131,7 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
 
 
 def _align(key: str, gpus: Sequence[_GpuTimetable], lengths: Iterable[int]) -> None:
-    """Assign the same slot on all these GPUs, with the first of the lengths that fits; leave the share out if none
-    does.
-    """
+    """Assign the same slot on all these GPUs, with the first of the lengths that fits, if one does."""
     for length in lengths:
         begin = _common([gpu.gaps() for gpu in gpus], length)
         if begin is not None and _is_granted(key, gpus, LaunchSlot(begin, length)):

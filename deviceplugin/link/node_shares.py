@@ -8,6 +8,7 @@ either are refused. The memory use of running shares is read from their own page
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -101,19 +102,16 @@ class Lookup:
         self._asked_node = await self._ask_node()
 
 
+@dataclasses.dataclass(eq=False)
 class SingleFlight:
     """A request that concurrent callers share: one at a time, and at most one per `min_interval_seconds`."""
 
-    def __init__(
-        self,
-        ask: Callable[[], Awaitable[None]],
-        clock: Callable[[], float],
-        *,
-        min_interval_seconds: float = MIN_INTERVAL_SECONDS,
-    ) -> None:
-        self._ask = ask
-        self._clock = clock
-        self._min_interval_seconds = min_interval_seconds
+    ask: Callable[[], Awaitable[None]]
+    clock: Callable[[], float]
+    _: dataclasses.KW_ONLY
+    min_interval_seconds: float = MIN_INTERVAL_SECONDS
+
+    def __post_init__(self) -> None:
         self._asking = asyncio.Lock()
         self._begun = float("-inf")
         self._ended = float("-inf")
@@ -121,21 +119,21 @@ class SingleFlight:
 
     async def wait_for_answer(self) -> None:
         """Wait for an answer to a request sent after this call. Raises ClusterError in all callers that wait for it."""
-        called = self._clock()
+        called = self.clock()
         async with self._asking:
             if self._begun >= called and self._ended >= self._begun:
                 if self._error is not None:
                     raise self._error.with_traceback(None)
                 return
-            await asyncio.sleep(max(0.0, self._begun + self._min_interval_seconds - self._clock()))
-            self._begun = self._clock()
+            await asyncio.sleep(max(0.0, self._begun + self.min_interval_seconds - self.clock()))
+            self._begun = self.clock()
             self._error = None
             try:
-                await self._ask()
+                await self.ask()
             except api_errors.ClusterError as error:
-                self._error, self._ended = error, self._clock()
+                self._error, self._ended = error, self.clock()
                 raise
-            self._ended = self._clock()
+            self._ended = self.clock()
 
 
 class RunningShare:

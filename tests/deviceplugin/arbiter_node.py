@@ -17,6 +17,7 @@ from typing import Any
 from deviceplugin import node_pods
 from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.share_resizing import DepartedShares
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.registered import RegisteredMap
@@ -33,6 +34,11 @@ from tests import builders
 GIB = 1 << 30
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(4)]
 ROOT = Path(__file__).parents[2]
+
+
+async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
+    del share, slot, gpu
+    return None
 
 
 def uid(name: str) -> str:
@@ -87,7 +93,7 @@ class ArbiterNode:
         self.gpu_bytes = 0  # per GPU; 0 if unknown
         self.departed_seconds = share_resizing.WAIT_SECONDS
         self.context_bytes: Callable[[str], int] = lambda _: 0
-        self.unclaimed_bytes = share_ledgers.nothing_known
+        self.unclaimed_bytes = nothing_known
         self.registered: RegisteredMap | None = None  # registers processes with the kernel
         self.identify: Callable[[int], Container | Refusal] = identify
         self.proc = Path("/proc")  # the /proc that the ledgers read

@@ -138,7 +138,10 @@ class Gangs:
         """Return when to settle next, if nothing happens before."""
         times: list[int] = []
         for gang in self._gangs.values():
-            times += self._ending_times(gang) if gang.stage is Stage.ENDING else []
+            if gang.stage is Stage.ENDING:  # when to resume members, and when to stop those that were resumed
+                times += [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
+                is_resumed = any(self._is_resumed(gang, uuid) for uuid in gang.reserved)
+                times += [gang.resumed_ns + MEET_NS] if is_resumed else []
             times += [gang.exempt_until_ns] if gang.exempt and gang.exempt_until_ns > now_ns else []
         return min(times, default=None)
 
@@ -299,9 +302,7 @@ class Gangs:
         return commands
 
     def _is_over(self, gang: Gang, now_ns: int) -> bool:
-        """Whether the turn ends: by its limit, for another gang that was called, or by length if a single share goes
-        first.
-        """
+        """Whether the turn ends: by its limit, for another gang that was called, or by length for a single share."""
         kept = [(self._gpus[uuid], gang.shares[uuid]) for uuid in gang.reserved]
         for gpu, key in kept:
             account = gpu.shares[key].account
@@ -336,13 +337,6 @@ class Gangs:
                 gang.resumed_ns = gang.resumed_ns if lent else now_ns
                 commands += [(uuid, command) for command in wanted]
         return commands
-
-    def _ending_times(self, gang: Gang) -> list[int]:
-        """Return when to stop members that were resumed, and when to resume others."""
-        times = [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
-        if any(self._is_resumed(gang, uuid) for uuid in gang.reserved):
-            times.append(gang.resumed_ns + MEET_NS)
-        return times
 
     def _is_resumed(self, gang: Gang, uuid: str) -> bool:
         return self._share(gang, uuid).phase is LeasePhase.OPEN

@@ -1,9 +1,4 @@
-"""The scheduler's state of one share at one GPU.
-
-What a share's past on a GPU says: its recent use, its waiting times, and its debts. Pure: time is a parameter.
-
-All times are in nanoseconds, on one clock.
-"""
+"""One share at one GPU: the scheduler's state of it, and what its past says. Pure: times are in nanoseconds."""
 
 from __future__ import annotations
 
@@ -13,6 +8,9 @@ import math
 from typing import Final
 
 from deviceplugin.arbiter.scheduling.account import BURST_NS, WINDOW_NS, Account, Entitlement
+
+FADING_NS: Final = 10e9
+MIN_KNOWN: Final = 0.1  # less of the (faded) past is too little for a figure
 
 
 class LeasePhase(enum.Enum):
@@ -95,11 +93,6 @@ class GpuShare:
         self.closed_ns = 0  # when it last reported a closed gate, with its work about to end
         self.idle = IdleTime()  # its gaps in turns of its gang
         self.leases = 0
-
-
-FADING_NS: Final = 10e9
-# Less than a tenth of the (faded) past is too little for a figure.
-MIN_KNOWN: Final = 0.1
 
 
 class Activity(enum.Enum):
@@ -199,7 +192,7 @@ class DebtCache:
         self._shares[gpu_uuid, key] = share
         for stored in self._shares.values():
             stored.account.set(now_ns, wanting=False)
-        self._shares = {place: stored for place, stored in self._shares.items() if _owes(stored)}
+        self._shares = {place: stored for place, stored in self._shares.items() if _owes(stored.account)}
 
     def pop(self, gpu_uuid: str, key: str) -> GpuShare | None:
         """Return the state of a share that is back at this GPU, or None if it owed nothing."""
@@ -210,8 +203,7 @@ class DebtCache:
         return share
 
 
-def _owes(share: GpuShare) -> bool:
-    account = share.account
+def _owes(account: Account) -> bool:
     # Without a request, a debt is never made up for, and dropping it costs nothing.
     in_debt = account.owed_ns < 0 and account.entitlement.request_percent > 0
     return in_debt or (account.limited and account.room_ns < BURST_NS)

@@ -21,14 +21,7 @@ import dataclasses
 from typing import Final
 
 from deviceplugin.arbiter.scheduling import account
-from deviceplugin.arbiter.scheduling.account import (
-    MILLISECOND_NS,
-    WINDOW_NS,
-    Account,
-    Entitlement,
-    PayingAccount,
-    WaitQueue,
-)
+from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, WINDOW_NS, Entitlement, PayingAccount, WaitQueue
 from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase, Open, Revoke
 
 
@@ -102,9 +95,7 @@ class LeaseScheduler:
         return self.expect(key, now_ns, wanting=True)
 
     def expect(self, key: str, now_ns: int, *, wanting: bool) -> list[Command]:
-        """Queue a gang's member that will have work once its gang is served, or dequeue it unless it has asked
-        itself.
-        """
+        """Queue a gang's member that will have work once its gang is served, or dequeue it unless it asked itself."""
         share = self.shares[key]
         if wanting and not share.account.wanting:
             share.account.surplus_ns = max(share.account.surplus_ns, self._surplus_ns)
@@ -245,9 +236,9 @@ class LeaseScheduler:
         share.account.pass_time(now_ns)
         if share.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
-        # The holder competes like a waiting share. Its limit applies separately, above.
+        # The holder competes like a waiting share, and ties go to the other one. Its limit applies separately, above.
         first = self._waiting.first(now_ns)
-        if first is not None and not _goes_before(share.account, self.shares[first].account):
+        if first is not None and account.choose({first: self.shares[first].account, key: share.account}) != key:
             return [self._revoke(key, now_ns)]
         self._renew(key, now_ns, self._first_eligible(now_ns))
         return []
@@ -331,10 +322,9 @@ class LeaseScheduler:
     def _expire(self, now_ns: int) -> None:
         """Mark shares that take too long to give the GPU back as late."""
         for key in (self.holder, self._draining):
-            share = self.shares[key] if key is not None else None
-            if key is None or share is None or share.phase is LeasePhase.OPEN:
+            if key is None or self.shares[key].phase is LeasePhase.OPEN:
                 continue
-            if now_ns >= share.revoked_ns + self._lengths.drain_timeout_ns:
+            if now_ns >= self.shares[key].revoked_ns + self._lengths.drain_timeout_ns:
                 self._set(key, now_ns, charge=self._debt(key), phase=LeasePhase.LATE)
                 self._vacate(key, now_ns)
 
@@ -358,9 +348,3 @@ class LeaseScheduler:
                     self._set(self.holder, now_ns, charge=self._debt(self.holder))
                 else:
                     self._pay(self.holder, now_ns, self._first_eligible(now_ns))
-
-
-def _goes_before(holder: Account, best: Account) -> bool:
-    """Whether the holder ranks before `best`, the first waiting share. Ties go to the waiting share."""
-    able = {"best": best, "holder": holder} if holder.eligible() else {"best": best}
-    return account.choose(able) == "holder"

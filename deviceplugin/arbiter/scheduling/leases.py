@@ -389,7 +389,9 @@ class Leases:
         """Add the client to this GPU, and return the GPU's UUID."""
         uuid = client.tenant.grants[gpu].uuid
         if uuid not in self._gpus:
-            self._gpus[uuid] = GpuLeases(uuid, self._numbers, self._debts, settled=self._is_settled)
+            self._gpus[uuid] = GpuLeases(
+                uuid, self._numbers, self._debts, settled=lambda: self._clock() >= self._settled_ns
+            )
             self._schedulers[uuid] = self._gpus[uuid].scheduler
         self._gpus[uuid].join(client, gpu, now_ns)
         if len(client.tenant.grants) > 1 or client.tenant.group:
@@ -397,9 +399,6 @@ class Leases:
             self._gangs.join(client.tenant.key, uuid, now_ns, uuids=uuids, group=client.tenant.group)
         self._gpus_of_client[client].add(uuid)
         return uuid
-
-    def _is_settled(self) -> bool:
-        return self._clock() >= self._settled_ns
 
     def _settle(self, uuid: str, now_ns: int) -> None:
         """Send what has changed, and set the timers. Called after every event."""

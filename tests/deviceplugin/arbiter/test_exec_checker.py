@@ -136,7 +136,7 @@ async def test_the_start_reads_a_bounded_part_of_each_shares_mappings(
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
     assert sum(read_bytes) <= 8192 + 4 * 4096  # one line each may exceed the bound
-    assert len(node.groups.unreachable()) == 1
+    assert len(node.groups.unreachable) == 1
 
 
 @pytest.fixture

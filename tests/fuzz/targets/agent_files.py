@@ -96,7 +96,7 @@ READERS: Mapping[str, Callable[[Path], None]] = {
     "record.json": _record,
     gpu_health.FAULTS_NAME: _faults,
     overhead.CONTEXTS_NAME: _contexts,
-    f"records{share_ledger.LOST_SUFFIX}": _lost,
+    "records.lost": _lost,
     "libraries.json": _libraries,
     "book.json": _book,
     "config.toml": _containerd,
