@@ -9,6 +9,7 @@ last connection; otherwise more connections, or new ones, would buy a higher rat
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import socket
@@ -115,32 +116,23 @@ class ShareLookup(Protocol):
         """Return the container's share, or the reason why it has none."""
 
 
+@dataclasses.dataclass(eq=False)
 class ClientConnection:
     """A connection from a process of `container`. It owns `connected` and the pidfd of `who`."""
 
-    def __init__(
-        self,
-        connected: socket.socket,
-        *,
-        who: KernelProcess,
-        container: Container,
-        limits: ConnectedContainer,
-        leases: Leases,
-        lookup: ShareLookup,
-        ledgers: ShareLedgers,
-        closed: Callable[[ClientConnection], None],
-        on_library_refused: Callable[[Container, str], None],
-    ) -> None:
-        self.container = container
+    connected: socket.socket
+    _: dataclasses.KW_ONLY
+    who: KernelProcess
+    container: Container
+    limits: ConnectedContainer
+    leases: Leases
+    lookup: ShareLookup
+    ledgers: ShareLedgers
+    closed: Callable[[ClientConnection], None]
+    on_library_refused: Callable[[Container, str], None]
+
+    def __post_init__(self) -> None:
         self.version: int | None = None  # the negotiated protocol version
-        self._socket = connected
-        self._who = who
-        self._limits = limits
-        self._leases = leases
-        self._lookup = lookup
-        self._ledgers = ledgers
-        self._closed = closed
-        self._on_library_refused = on_library_refused
         self._loop = asyncio.get_running_loop()
         self._share: ShareLedger | None = None
         self._reported_freed_bytes = 0
@@ -148,7 +140,7 @@ class ClientConnection:
         self._measuring: set[asyncio.Task[None]] = set()
         self._open = True
         self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "no HELLO in time")
-        self._loop.add_reader(connected, self._readable)
+        self._loop.add_reader(self.connected, self._readable)
 
     def close(self) -> None:
         """Close the connection. The process keeps its slot as long as it lives."""
@@ -159,13 +151,13 @@ class ClientConnection:
         for task in (self._greeting, *self._measuring):
             if task is not None:
                 task.cancel()
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._leases.remove(self)
+        self._loop.remove_reader(self.connected)
+        self.connected.close()
+        self.leases.remove(self)
         if self._share is not None:
-            self._ledgers.disconnected(self._share, self._who)
-        os.close(self._who.pidfd)
-        self._closed(self)
+            self.ledgers.disconnected(self._share, self.who)
+        os.close(self.who.pidfd)
+        self.closed(self)
 
     @property
     def tenant(self) -> Tenant:
@@ -189,7 +181,7 @@ class ClientConnection:
                 return
             try:
                 # A longer message is truncated. One byte above the maximum is enough to notice that.
-                data = self._socket.recv(contract.WIRE_MAX + 1)
+                data = self.connected.recv(contract.WIRE_MAX + 1)
             except BlockingIOError:
                 return
             except OSError:
@@ -200,9 +192,9 @@ class ClientConnection:
             limiter = self._handle(data)
             wait_seconds = limiter.take(time.monotonic())
             if wait_seconds and self._open:
-                self._loop.remove_reader(self._socket)
+                self._loop.remove_reader(self.connected)
                 self._timer.cancel()
-                self._timer = self._loop.call_later(wait_seconds, self._loop.add_reader, self._socket, self._readable)
+                self._timer = self._loop.call_later(wait_seconds, self._loop.add_reader, self.connected, self._readable)
                 return
 
     def _handle(self, data: bytes) -> RateLimiter:
@@ -218,24 +210,24 @@ class ClientConnection:
             self.version = error.version
             self.refuse(str(error))
             if has_none_of_ours:
-                self._on_library_refused(self.container, str(error))
-            return self._limits.messages
+                self.on_library_refused(self.container, str(error))
+            return self.limits.messages
         except wire.WireError as error:
             self._end(str(error))
-            return self._limits.messages
+            return self.limits.messages
         if self._share is not None and self._share.outdated:
-            self._ledgers.confirm_page(self._share, self._who)
+            self.ledgers.confirm_page(self._share, self.who)
         if kind in _ABOUT_LEASES and self._share is not None:
             said = wire.lease(data)
             if said.gpu < len(self._share.tenant.grants):
-                self._leases.handle(self, kind, said)
-                return self._limits.lease_messages
+                self.leases.handle(self, kind, said)
+                return self.limits.lease_messages
         if hello is not None:
             self._timer.cancel()
             self.version = hello.version
             self._greeting = self._loop.create_task(self._greet_safely(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._share is not None:
-            self._ledgers.reap(self._share)
+            self.ledgers.reap(self._share)
             # Include bytes freed since this client's last answer: it may have read the ledger before that.
             freed = self._share.freed_bytes - self._reported_freed_bytes
             self._reported_freed_bytes += freed
@@ -248,7 +240,7 @@ class ClientConnection:
             self._log(logging.DEBUG, "Ignored a message", err=f"unknown type {kind}")
         else:
             self._end(f"unexpected message of type {kind}")
-        return self._limits.messages
+        return self.limits.messages
 
     async def _greet_safely(self, library_version: str) -> None:
         try:
@@ -258,17 +250,17 @@ class ClientConnection:
             self.refuse("the node's agent failed to answer: its log says why")
 
     async def _greet(self, library_version: str) -> None:
-        tenant = await self._lookup.tenant(self.container)
-        if isinstance(tenant, Tenant) and await self._ledgers.check_exec(tenant, self._who):
-            tenant = await self._lookup.tenant(self.container)  # the share may have changed during the check
+        tenant = await self.lookup.tenant(self.container)
+        if isinstance(tenant, Tenant) and await self.ledgers.check_exec(tenant, self.who):
+            tenant = await self.lookup.tenant(self.container)  # the share may have changed during the check
         if isinstance(tenant, Refusal):
             self.refuse(str(tenant))
             return
-        if self._who.is_dead():
+        if self.who.is_dead():
             self.close()
             return
         try:
-            self._share, slot = self._ledgers.join(tenant, self._who)
+            self._share, slot = self.ledgers.join(tenant, self.who)
         except JoinError as error:
             self.refuse(str(error))
             return
@@ -281,7 +273,7 @@ class ClientConnection:
             wire.welcome(gpu_count=len(tenant.grants), slot=slot),
             [self._share.limits.descriptor, self._share.ledger.descriptor],
         )
-        self._leases.join(self)
+        self.leases.join(self)
         self._log(
             logging.INFO,
             "Admitted a process",
@@ -295,13 +287,13 @@ class ClientConnection:
     async def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None
         if asked.gpu < len(share.tenant.grants):
-            unclaimed_bytes = await self._ledgers.measure(share, self._who, asked.gpu)
+            unclaimed_bytes = await self.ledgers.measure(share, self.who, asked.gpu)
         self.send(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
         said = wire.with_version(message, self.version or contract.WIRE_OLDEST)
         try:
-            socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            socket.send_fds(self.connected, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         # Close later: the caller may be in the middle of a GPU's scheduling.
         except (BrokenPipeError, ConnectionResetError):
             self._loop.call_soon(self.close)  # the process has just ended
@@ -316,10 +308,10 @@ class ClientConnection:
 
     def _log(self, level: int, message: str, **extra: object) -> None:
         """Log a line that a container can cause at any rate; excess lines are suppressed."""
-        suppressed = self._limits.suppressed_lines(time.monotonic())
+        suppressed = self.limits.suppressed_lines(time.monotonic())
         if suppressed is not None:
             counted = {"left_out": suppressed} if suppressed else {}
             logger.log(level, message, extra={**self._log_fields(), **extra, **counted})
 
     def _log_fields(self) -> dict[str, object]:
-        return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}
+        return {"pid": self.who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

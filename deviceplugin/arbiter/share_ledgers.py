@@ -124,6 +124,7 @@ class ShareUse:
     overhead_bytes: tuple[int, ...]
 
 
+@dataclasses.dataclass(eq=False)
 class ShareLedgers:
     """The node's ledgers, inside a running event loop.
 
@@ -135,34 +136,28 @@ class ShareLedgers:
     devices.
     """
 
-    def __init__(
-        self,
-        directory: Path,
-        *,
-        proc: Path = kernel_process.PROC,
-        context_bytes: Callable[[str], int] = lambda _: 0,
-        unclaimed_bytes: Callable[[ShareLedger, int, int], Awaitable[int | None]] | None = None,
-        registered: RegisteredMap | None = None,
-    ) -> None:
-        self._directory = directory
-        self._registered = registered
-        self._proc = proc
-        self._boot_id = kernel_process.boot_id(proc=proc)
-        self._context_bytes = context_bytes
-        self._unclaimed_bytes = unclaimed_bytes
+    directory: Path
+    _: dataclasses.KW_ONLY
+    proc: Path = kernel_process.PROC
+    context_bytes: Callable[[str], int] = lambda _: 0
+    unclaimed_bytes: Callable[[ShareLedger, int, int], Awaitable[int | None]] | None = None
+    registered: RegisteredMap | None = None
+
+    def __post_init__(self) -> None:
+        self._boot_id = kernel_process.boot_id(proc=self.proc)
         self._shares: dict[str, ShareLedger] = {}
         self.unreachable: dict[str, list[KernelProcess]] = {}
         self.lost_ticks = 0
-        self._exec_checker = ExecChecker(self._on_exec, proc=proc)
+        self._exec_checker = ExecChecker(self._on_exec, proc=self.proc)
         # called when a recovered share has no outdated page any more
         self.on_pages_current: Callable[[], None] = lambda: None
 
     def recover(self) -> None:
-        lost_ticks = share_ledger.read_loss(self._directory, self._boot_id)
+        lost_ticks = share_ledger.read_loss(self.directory, self._boot_id)
         self.lost_ticks = lost_ticks or 0
-        if lost_ticks is None or not self._directory.exists():
+        if lost_ticks is None or not self.directory.exists():
             self._record_loss()
-        self._directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         missing = kernel_process.missing_capabilities()
         if missing:
             # Warn before the next restart: that agent will have the same capabilities.
@@ -170,7 +165,7 @@ class ShareLedgers:
                 "Ledgers cannot be taken over after a restart of the agent: containers will have to restart too",
                 extra={"missing_capabilities": list(missing)},
             )
-        for path in share_ledger.record_paths(self._directory):
+        for path in share_ledger.record_paths(self.directory):
             try:
                 record = share_ledger.read_record(path)
             except share_ledger.RecordError as error:
@@ -181,7 +176,7 @@ class ShareLedgers:
                 self._record_loss()
                 path.unlink(missing_ok=True)
                 continue
-            old = share_ledger.take_over(record, proc=self._proc) if record.boot_id == self._boot_id else ()
+            old = share_ledger.take_over(record, proc=self.proc) if record.boot_id == self._boot_id else ()
             if isinstance(old, ShareLedger):
                 self._shares[record.tenant.key] = old
                 for member in old.members.values():
@@ -197,9 +192,9 @@ class ShareLedgers:
                     asyncio.get_running_loop().add_reader(holder.pidfd, self._on_holder_exit, record.tenant, holder)
                 extra = {**_log_fields(record.tenant), "processes": len(old), "err": UNREACHABLE}
                 logger.error("Could not take over a ledger", extra=extra)
-        if self._registered is not None:
+        if self.registered is not None:
             holders = (*self.unreachable.values(), *(share.members.values() for share in self._shares.values()))
-            self._registered.replace((process.pid, process.start_ticks) for holder in holders for process in holder)
+            self.registered.replace((process.pid, process.start_ticks) for holder in holders for process in holder)
         self.publish_timetable()
 
     def join(self, tenant: Tenant, who: KernelProcess) -> tuple[ShareLedger, int]:
@@ -223,7 +218,7 @@ class ShareLedgers:
                 self._register(who)
                 return share, slot
             slot = share.free_slot()
-            share_ledger.write_record(self._directory, share.record(self._boot_id, joining=(slot, who)))
+            share_ledger.write_record(self.directory, share.record(self._boot_id, joining=(slot, who)))
             self._register(who)
             member = dataclasses.replace(who, pidfd=os.dup(who.pidfd))
         except BaseException:
@@ -262,7 +257,7 @@ class ShareLedgers:
     async def measure(self, share: ShareLedger, who: KernelProcess, gpu: int) -> int | None:
         """Measure how much of a GPU belongs to no known process, from now on; None if unknown."""
         slot = share.slot_of(who)
-        return None if slot is None or self._unclaimed_bytes is None else await self._unclaimed_bytes(share, slot, gpu)
+        return None if slot is None or self.unclaimed_bytes is None else await self.unclaimed_bytes(share, slot, gpu)
 
     def disconnected(self, share: ShareLedger, who: KernelProcess) -> None:
         """Release the slot of a process that closed its socket, if that was because of an exec."""
@@ -280,7 +275,7 @@ class ShareLedgers:
     def expect_contexts(self, share: ShareLedger) -> None:
         """Write the current context charges into the share's limits page."""
         for gpu, grant in enumerate(share.tenant.grants):
-            share.limits.set_context_bytes(gpu, self._context_bytes(grant.uuid))
+            share.limits.set_context_bytes(gpu, self.context_bytes(grant.uuid))
 
     def confirm_page(self, share: ShareLedger, who: KernelProcess) -> None:
         """Record that a welcomed process sent a message, so it has switched to the current limits page."""
@@ -296,7 +291,7 @@ class ShareLedgers:
         After a failure the old file may name one process too many, which the next agent will find dead.
         """
         try:
-            share_ledger.write_record(self._directory, share.record(self._boot_id, tenant=tenant))
+            share_ledger.write_record(self.directory, share.record(self._boot_id, tenant=tenant))
         except OSError as error:
             logger.warning("Could not write a ledger's record", extra={**_log_fields(share.tenant), "err": str(error)})
             return False
@@ -316,14 +311,14 @@ class ShareLedgers:
         self.unreachable.clear()
 
     def _record_loss(self) -> None:
-        own = kernel_process.with_start(os.getpid(), proc=self._proc)
+        own = kernel_process.with_start(os.getpid(), proc=self.proc)
         self.lost_ticks = own[1] if own is not None else 0
-        share_ledger.write_loss(self._directory, self._boot_id, self.lost_ticks)
+        share_ledger.write_loss(self.directory, self._boot_id, self.lost_ticks)
 
     def _register(self, who: KernelProcess) -> None:
-        if self._registered is not None:
+        if self.registered is not None:
             try:
-                self._registered.add(who.pid, who.start_ticks)
+                self.registered.add(who.pid, who.start_ticks)
             except OSError as error:
                 raise JoinError(f"the kernel did not register this process: {error}") from error
 
@@ -341,12 +336,12 @@ class ShareLedgers:
 
     def _on_holder_exit(self, tenant: Tenant, holder: KernelProcess) -> None:
         self._close_holder(holder)
-        if self._registered is not None:
-            self._registered.drop(holder.pid)
+        if self.registered is not None:
+            self.registered.drop(holder.pid)
         self.unreachable[tenant.key].remove(holder)
         if not self.unreachable[tenant.key]:
             del self.unreachable[tenant.key]
-            share_ledger.record_path(self._directory, tenant).unlink(missing_ok=True)
+            share_ledger.record_path(self.directory, tenant).unlink(missing_ok=True)
 
     def _close_holder(self, holder: KernelProcess) -> None:
         asyncio.get_running_loop().remove_reader(holder.pidfd)
@@ -356,8 +351,8 @@ class ShareLedgers:
         member = share.members[slot]
         asyncio.get_running_loop().remove_reader(member.pidfd)
         freed = share.release(slot)
-        if self._registered is not None:
-            self._registered.drop(member.pid)
+        if self.registered is not None:
+            self.registered.drop(member.pid)
         extra = {**_log_fields(share.tenant), "pid": member.pid, "slot": slot, "freed_bytes": freed}
         # A container can start and end processes very fast. Only log those that leave bytes behind.
         logger.log(logging.INFO if freed else logging.DEBUG, "Cleared the slot of a process that is gone", extra=extra)
@@ -367,7 +362,7 @@ class ShareLedgers:
         del self._shares[share.tenant.key]
         share.close()
         self.publish_timetable()
-        share_ledger.record_path(self._directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
+        share_ledger.record_path(self.directory, share.tenant).unlink(missing_ok=True)  # last, because it may fail
 
 
 def _log_fields(tenant: Tenant) -> dict[str, object]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import logging
 import signal
 import socket
@@ -102,6 +103,7 @@ async def running(
             await process.wait()
 
 
+@dataclasses.dataclass(eq=False)
 class Arbiter:
     """The arbiter, as the agent sees it.
 
@@ -112,25 +114,17 @@ class Arbiter:
         None if unknown.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        lookup: Lookup,
-        node: Callable[[], GpuNode | None],
-        tell: Callable[[], None],
-        context_bytes: Callable[[str], int],
-        unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] | None = None,
-        refused: Callable[[Container, str], None] | None = None,
-        shares: Shares | None = None,
-    ) -> None:
-        self._channel = channel
-        self._lookup = lookup
-        self._node = node
-        self._tell = tell
-        self._context_bytes = context_bytes
-        self._unclaimed_bytes = unclaimed_bytes
-        self._refused = refused
+    channel: Channel
+    _: dataclasses.KW_ONLY
+    lookup: Lookup
+    node: Callable[[], GpuNode | None]
+    tell: Callable[[], None]
+    context_bytes: Callable[[str], int]
+    unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] | None = None
+    refused: Callable[[Container, str], None] | None = None
+    shares: Shares = dataclasses.field(default_factory=Shares)
+
+    def __post_init__(self) -> None:
         self._entries: dict[str, Allocation] = {}  # as sent to the arbiter
         self._contexts: dict[str, int] = {}
         self._measured = False
@@ -141,9 +135,8 @@ class Arbiter:
         self._silent = 0
         self._broken: Exception | None = None
         self.listening = asyncio.Event()
-        self.shares = shares or Shares()
         self.reported = messages.Reported(0, 0, (), 0, ())
-        channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
+        self.channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
 
     def connections(self) -> int:
         return self.reported.connections
@@ -181,18 +174,18 @@ class Arbiter:
         """Update `shares` and `reported` to a state after this call."""
         done = asyncio.get_running_loop().create_future()
         self._reporting.append(done)
-        self._channel.send(messages.Report(turns))
+        self.channel.send(messages.Report(turns))
         await done
 
     def refresh(self) -> None:
         """Send the current GPUNode, and call `tell` if its status turns out to be outdated."""
-        node = self._node()
+        node = self.node()
         if node is None:
             return
 
         def compare(done: asyncio.Future[tuple[Resize, ...]]) -> None:
             if not done.cancelled() and done.result() != node.resizes:
-                self._tell()
+                self.tell()
 
         self.apply(node).add_done_callback(compare)
 
@@ -200,23 +193,23 @@ class Arbiter:
         """Have this GPUNode applied to all shares. The result is the resizes that its status should have."""
         there = {entry.id: entry for entry in node.allocations}
         for gone in self._entries.keys() - there.keys():
-            self._channel.send(messages.AllocationGone(gone))
+            self.channel.send(messages.AllocationGone(gone))
         for identity, entry in there.items():
             if self._entries.get(identity) != entry:
-                self._channel.send(messages.HasAllocation(entry))
+                self.channel.send(messages.HasAllocation(entry))
         self._entries = there
         done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
         self._applying.append(done)
-        self._channel.send(messages.ApplyAllocations(node.resizes))
+        self.channel.send(messages.ApplyAllocations(node.resizes))
         return done
 
     def publish_context_bytes(self, gpu_uuids: Iterable[str]) -> None:
         """Send the context charges of these GPUs, if they have changed."""
-        sizes = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
+        sizes = {uuid: self.context_bytes(uuid) for uuid in gpu_uuids}
         new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
-            self._channel.send(messages.ContextCharges(tuple(messages.GpuMemory(*item) for item in new.items())))
+            self.channel.send(messages.ContextCharges(tuple(messages.GpuMemory(*item) for item in new.items())))
 
     def publish_overheads(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """Send what a share's processes hold beyond their charges, by slot and GPU."""
@@ -227,19 +220,19 @@ class Arbiter:
         )
         if overheads != share.overheads:
             share.overheads = overheads
-            self._channel.send(messages.ShareOverheads(share.tenant.key, overheads))
+            self.channel.send(messages.ShareOverheads(share.tenant.key, overheads))
 
     def publish_measured(self) -> None:
         """Announce, once, that overheads are known."""
         if not self._measured:
             self._measured = True
-            self._channel.send(messages.Measured())
+            self.channel.send(messages.Measured())
 
     def publish_activity(self, works: Mapping[tuple[str, str], bool]) -> None:
         """Send whether the driver has recently run work, by the GPU's UUID and the share's key."""
         if works:
             activities = tuple(messages.ShareActivity(*place, runs) for place, runs in works.items())
-            self._channel.send(messages.ShareActivities(activities))
+            self.channel.send(messages.ShareActivities(activities))
 
     def close(self) -> None:
         """Cancel open answers, and close the shares' pages."""
@@ -261,14 +254,14 @@ class Arbiter:
             case messages.ArbiterReady():
                 self.listening.set()
             case messages.Changed():
-                self._tell()
+                self.tell()
             case messages.Identify(container):
                 self._answer(self._identify(container))
             case messages.Measure():
                 self._answer(self._measure(message))
             case messages.LibraryRefused(container, sentence):
-                if self._refused is not None:
-                    self._refused(container, sentence)
+                if self.refused is not None:
+                    self.refused(container, sentence)
             case messages.ResizesApplied(resizes):
                 _set(self._applying.popleft(), resizes)
             case messages.RunningShareState():
@@ -296,27 +289,27 @@ class Arbiter:
         try:
             await self.report()  # the answer needs the current members
             share = self.shares.get(asked.share)
-            if share is not None and self._unclaimed_bytes is not None:
-                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
+            if share is not None and self.unclaimed_bytes is not None:
+                unclaimed_bytes = await self.unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
         except Exception:
             logger.exception("Could not measure the unclaimed memory of a GPU", extra={"share": asked.share})
-        self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
+        self.channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
 
     async def _identify(self, container: Container) -> None:
         try:
-            tenant = await self._lookup.tenant(container)
+            tenant = await self.lookup.tenant(container)
         except Exception:
             logger.exception("Could not find the share of a container", extra={"pod_uid": container.pod_uid})
             tenant = FAILED
         if isinstance(tenant, Tenant):
             self.publish_context_bytes(grant.uuid for grant in tenant.grants)
-            node = self._node()
+            node = self.node()
             gpus = node.gpu_by_uuid() if node is not None else {}
             known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)
             sizes = tuple(messages.GpuMemory(gpu.uuid, gpu.memory_bytes) for gpu in known)
-            self._channel.send(messages.Identified(container, tenant, gpus=sizes))
+            self.channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
-            self._channel.send(messages.Identified(container, None, str(tenant)))
+            self.channel.send(messages.Identified(container, None, str(tenant)))
 
 
 def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:

@@ -32,6 +32,7 @@ Found = TypeVar("Found")
 Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
 
+@dataclasses.dataclass(eq=False)
 class Lookup:
     """Share lookups for all containers of the node.
 
@@ -39,25 +40,20 @@ class Lookup:
     WAIT_SECONDS.
     """
 
-    def __init__(
-        self,
-        *,
-        pods: Callable[[], Iterable[PodJson]],
-        node: Callable[[], GpuNode | None],
-        ask_pods: Callable[[], Awaitable[Iterable[PodJson]]],
-        ask_node: Callable[[], Awaitable[GpuNode | None]],
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._pods = pods
-        self._node = node
+    _: dataclasses.KW_ONLY
+    pods: Callable[[], Iterable[PodJson]]
+    node: Callable[[], GpuNode | None]
+    ask_pods: Callable[[], Awaitable[Iterable[PodJson]]]
+    ask_node: Callable[[], Awaitable[GpuNode | None]]
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._questions: Mapping[Missing, SingleFlight] = {
-            Missing.POD: SingleFlight(self._remember_pods, clock),
-            Missing.ALLOCATION: SingleFlight(self._remember_node, clock),
+            Missing.POD: SingleFlight(self._remember_pods, self.clock),
+            Missing.ALLOCATION: SingleFlight(self._remember_node, self.clock),
             # The kubelet writes a container's id into the status about a second after its start.
-            Missing.CONTAINER: SingleFlight(self._remember_pods, clock, min_interval_seconds=STATUS_SECONDS),
+            Missing.CONTAINER: SingleFlight(self._remember_pods, self.clock, min_interval_seconds=STATUS_SECONDS),
         }
-        self._ask_pods = ask_pods
-        self._ask_node = ask_node
         self._asked_pods: Iterable[PodJson] = ()
         self._asked_node: GpuNode | None = None
 
@@ -71,7 +67,7 @@ class Lookup:
         )
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
-        not_yet = find(self._pods(), self._node())
+        not_yet = find(self.pods(), self.node())
         problem = ", and the API server did not answer in time"
         try:
             async with asyncio.timeout(WAIT_SECONDS):
@@ -84,8 +80,8 @@ class Lookup:
                         continue
                     problem = ""
                     # The last answer is at least as new as the informers were when it was requested.
-                    pods = (*self._asked_pods, *self._pods())
-                    not_yet = find(pods, self._node())
+                    pods = (*self._asked_pods, *self.pods())
+                    not_yet = find(pods, self.node())
                     if isinstance(not_yet, NotYet) and not_yet.missing is Missing.ALLOCATION:
                         not_yet = find(pods, self._asked_node)
                     # The API server knows every pod and allocation, but the container's status may still be missing.
@@ -96,10 +92,10 @@ class Lookup:
         return Refusal(not_yet.reason + problem) if isinstance(not_yet, NotYet) else not_yet
 
     async def _remember_pods(self) -> None:
-        self._asked_pods = tuple(await self._ask_pods())
+        self._asked_pods = tuple(await self.ask_pods())
 
     async def _remember_node(self) -> None:
-        self._asked_node = await self._ask_node()
+        self._asked_node = await self.ask_node()
 
 
 @dataclasses.dataclass(eq=False)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import re
@@ -41,6 +42,7 @@ _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 SetComputeMode = Callable[[str, bool], Awaitable[None]]
 
 
+@dataclasses.dataclass(eq=False)
 class MpsDaemon:
     """The daemon of one `Spec`. problem: why it does not run, or "".
 
@@ -48,15 +50,17 @@ class MpsDaemon:
     has changed.
     """
 
-    def __init__(
-        self, spec: steps.Spec, *, root: Path, program: Path, set_exclusive: SetComputeMode, changed: Callable[[], None]
-    ) -> None:
-        self.spec = spec
-        self.files = DaemonFiles(root, spec.name)
+    spec: steps.Spec
+    _: dataclasses.KW_ONLY
+    root: Path
+    program: Path
+    set_exclusive: SetComputeMode
+    changed: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.files = DaemonFiles(self.root, self.spec.name)
         self.problem = "it is not started yet"
-        self._control = Control(program, steps.environment(spec, self.files))
-        self._set_mode = set_exclusive
-        self._changed = changed
+        self._control = Control(self.program, steps.environment(self.spec, self.files))
         self._log_position: int | None = None
         self._supervising: asyncio.Task[None] | None = None
 
@@ -109,7 +113,7 @@ class MpsDaemon:
             case steps.SetComputeMode(exclusive, uuids):
                 for gpu in uuids:
                     try:
-                        await self._set_mode(gpu, exclusive)
+                        await self.set_exclusive(gpu, exclusive)
                     except Exception as error:
                         raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
             case steps.MakeDirectory(path):
@@ -232,7 +236,7 @@ class MpsDaemon:
     def _set_problem(self, problem: str) -> None:
         if problem != self.problem:
             self.problem = problem
-            self._changed()
+            self.changed()
 
 
 async def _ended(pidfd: int, timeout_seconds: float) -> bool:
@@ -253,6 +257,7 @@ async def _ended(pidfd: int, timeout_seconds: float) -> bool:
     return True
 
 
+@dataclasses.dataclass(eq=False)
 class Daemons:
     """The daemons by name, which is the GPU's UUID.
 
@@ -260,13 +265,13 @@ class Daemons:
     set_exclusive: sets a GPU's compute mode. changed: called when the result of `problem` may have changed.
     """
 
-    def __init__(
-        self, *, root: Path, program: Path, set_exclusive: SetComputeMode, changed: Callable[[], None] = lambda: None
-    ) -> None:
-        self._root = root
-        self._program = program
-        self._set_exclusive = set_exclusive
-        self._notify = changed
+    _: dataclasses.KW_ONLY
+    root: Path
+    program: Path
+    set_exclusive: SetComputeMode
+    changed: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
         self._daemons: dict[str, MpsDaemon] = {}
 
     async def start(self, spec: steps.Spec) -> None:
@@ -306,8 +311,8 @@ class Daemons:
 
     def pids(self) -> frozenset[int]:
         """Return the PIDs of all running daemons, also of a former agent's. Blocking."""
-        starter, pids = supervisor.starter(self._program), set()
-        for path in self._root.glob("*/"):
+        starter, pids = supervisor.starter(self.program), set()
+        for path in self.root.glob("*/"):
             with contextlib.suppress(ProcessLookupError):
                 process = supervisor.find_process(self.files(path.name), starter) if path.is_dir() else None
                 if process is not None:
@@ -316,7 +321,7 @@ class Daemons:
         return frozenset(pids)
 
     def files(self, name: str) -> DaemonFiles:
-        return DaemonFiles(self._root, name)
+        return DaemonFiles(self.root, name)
 
     async def detach(self) -> None:
         """Stop supervising, and leave the daemons running for their clients and the next agent."""
@@ -325,14 +330,14 @@ class Daemons:
 
     def _daemon(self, spec: steps.Spec) -> MpsDaemon:
         return MpsDaemon(
-            spec, root=self._root, program=self._program, set_exclusive=self._set_exclusive, changed=self._changed
+            spec, root=self.root, program=self.program, set_exclusive=self.set_exclusive, changed=self._changed
         )
 
     def _changed(self) -> None:
         ready = self.files("").ready
         if all(not daemon.problem for daemon in self._daemons.values()):
-            self._root.mkdir(parents=True, exist_ok=True)
+            self.root.mkdir(parents=True, exist_ok=True)
             ready.touch()
         else:
             ready.unlink(missing_ok=True)
-        self._notify()
+        self.changed()

@@ -87,6 +87,7 @@ class _ShareClients:
         self.closed: set[LeaseClient] = set()  # the part of `holding` that has closed its gate
 
 
+@dataclasses.dataclass(eq=False)
 class GpuLeases:
     """The leases of the GPU with this UUID. Call `settle` after each event, and `tick` when the scheduler is due.
 
@@ -94,11 +95,13 @@ class GpuLeases:
     processes from before the arbiter's restart must have reconnected by now.
     """
 
-    def __init__(self, uuid: str, numbers: Iterator[int], debts: DebtCache, *, settled: Callable[[], bool]) -> None:
-        self._uuid = uuid
-        self._settled = settled
-        self._numbers = numbers
-        self._debts = debts
+    uuid: str
+    numbers: Iterator[int]
+    debts: DebtCache
+    _: dataclasses.KW_ONLY
+    settled: Callable[[], bool]
+
+    def __post_init__(self) -> None:
         self.scheduler = CoscheduledGpu()
         self._shares: dict[str, _ShareClients] = {}
         self._urgent: set[str] = set()  # keys of the latency class
@@ -126,7 +129,7 @@ class GpuLeases:
         key = client.tenant.key
         if key not in self._shares:
             self._shares[key] = _ShareClients(client.tenant, now_ns)
-            gpu_share = self._debts.pop(self._uuid, key)
+            gpu_share = self.debts.pop(self.uuid, key)
             if gpu_share is not None:
                 self.scheduler.shares[key] = gpu_share
             self._renew(client.tenant, client.tenant.grants[gpu], now_ns)
@@ -153,7 +156,7 @@ class GpuLeases:
             del self._shares[key]
             self._urgent.discard(key)
             self.execute(self.scheduler.remove(key, now_ns))
-            self._debts.store(self._uuid, key, gpu_share, now_ns)
+            self.debts.store(self.uuid, key, gpu_share, now_ns)
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease, now_ns: int) -> None:
         """Handle WANT, CLOSED or RELEASED from a client that has joined."""
@@ -192,7 +195,7 @@ class GpuLeases:
             waited_ns, throttled_ns = share.waits.waited_ns(now_ns)
             yield LeaseUsage(
                 share.tenant,
-                self._uuid,
+                self.uuid,
                 seconds=gpu_share.account.held_by_ns(now_ns) / _NANOSECONDS,
                 leases=gpu_share.leases,
                 recent=share.recent.ratio(now_ns),
@@ -213,7 +216,7 @@ class GpuLeases:
         gpu_share = self.scheduler.shares[key]
         # A client that reports a lease from before the restart is believed once, and only before its first lease here.
         # Otherwise it could get turns beyond its limit.
-        believed = held and not gpu_share.leases and not self._settled()
+        believed = held and not gpu_share.leases and not self.settled()
         if believed and self.scheduler.adopt(key, now_ns):
             share.wanting.add(client)
             self._open(share)
@@ -250,7 +253,7 @@ class GpuLeases:
             self.execute(self.scheduler.released(key, self.scheduler.shares[key].since_ns))
 
     def _grant(self, share: _ShareClients, client: LeaseClient) -> None:
-        share.holding[client] = next(self._numbers)
+        share.holding[client] = next(self.numbers)
         share.closed.discard(client)
         self._send_open(share, client)
 
@@ -268,7 +271,7 @@ class GpuLeases:
         """Return the flags of the share's lease. A share that is alone and has no limit need not count its launches."""
         key = share.tenant.key
         limited = self.scheduler.shares[key].account.limited
-        alone = len(self._shares) == 1 and self._settled()
+        alone = len(self._shares) == 1 and self.settled()
         counted = 0 if alone and not limited else contract.LEASE_COUNTED
         contended = contract.LEASE_CONTENDED if limited or self.scheduler.contended(key) else 0
         near = len(self._urgent) > (key in self._urgent)
