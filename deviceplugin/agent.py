@@ -23,7 +23,7 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import library
 from deviceplugin.injection import driver_root
-from deviceplugin.link import arbiter_process
+from deviceplugin.link import arbiter
 from deviceplugin.node_parts import ClusterParts
 from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.state import advertisement, pod_resources
@@ -106,7 +106,7 @@ async def run(
             )
         )
         process = await stack.enter_async_context(
-            arbiter_process.running(
+            arbiter.running(
                 settings.run_directory / contract.ARBITER_SOCKET_NAME,
                 ledgers=settings.state_directory / LEDGERS,
                 proc=settings.proc_root,

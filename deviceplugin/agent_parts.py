@@ -20,7 +20,7 @@ from deviceplugin.hardware import nvml, partitioner
 from deviceplugin.host import library
 from deviceplugin.injection import arrival, cdi_specs, decision, runtime_inspection
 from deviceplugin.kubelet import device_answers, plugin_registration, plugin_service, share_answers
-from deviceplugin.link import arbiter_process
+from deviceplugin.link import arbiter
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
 from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
@@ -269,7 +269,7 @@ class AgentParts:
         self,
         cluster: ClusterParts,
         opened: nvml.Nvml,
-        process: arbiter_process.ArbiterProcess,
+        process: arbiter.ArbiterProcess,
         *,
         installed: library.Installed,
         denied: pod_denial.PodDenial,

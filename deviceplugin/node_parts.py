@@ -17,7 +17,7 @@ from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import auditor, overhead
 from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_mig, observation
-from deviceplugin.link import arbiter, arbiter_process, lookup, running_shares
+from deviceplugin.link import arbiter, node_shares
 from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons
 from deviceplugin.report import announcements, share_peaks
@@ -144,17 +144,17 @@ class ShareParts:
     audited: set once the first complete audit can be reported.
     """
 
-    def __init__(self, cluster: ClusterParts, hardware: HardwareParts, process: arbiter_process.ArbiterProcess) -> None:
+    def __init__(self, cluster: ClusterParts, hardware: HardwareParts, process: arbiter.ArbiterProcess) -> None:
         settings, state, pods, node = cluster.settings, cluster.state, cluster.pods, cluster.gpunode
         self._cluster = cluster
         self.audited = asyncio.Event()
-        self.running = running = running_shares.Shares()
+        self.running = running = node_shares.Shares()
         sizes = overhead.ContextSizes(
             overhead.ContextCheckpoint(settings.root, until_learned_bytes=settings.context_memory_bytes),
             state.gpus,
             driver_version=hardware.driver_version,
         )
-        self.lookup = lookup.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
+        self.lookup = node_shares.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
         self.arbiter = arbiter.Arbiter(
             process.channel,
             lookup=self.lookup,

@@ -15,7 +15,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 from deviceplugin import cluster_objects
-from deviceplugin.link import arbiter, arbiter_process
+from deviceplugin.link import arbiter
 from gpushare.allocation import GivenShare
 from gpushare.cluster import api_client
 from tests.deviceplugin.arbiter.arbiter_process import PROGRAM
@@ -35,7 +35,7 @@ async def in_loop(node: ArbiterNode) -> AsyncIterator[None]:
 @contextlib.asynccontextmanager
 async def in_process(node: ArbiterNode) -> AsyncIterator[None]:
     """Run the arbiter in its own process, as deployed."""
-    async with arbiter_process.running(
+    async with arbiter.running(
         node.socket, ledgers=node.directory / "state", proc=Path("/proc"), log_level="error", program=PROGRAM
     ) as running:
         made = arbiter.Arbiter(

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from unittest import mock
 
-from deviceplugin.arbiter.scheduling import gpu_leases, lease_scheduler
+from deviceplugin.arbiter.scheduling import lease_scheduler, leases
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, simulated
@@ -171,7 +171,7 @@ def until_ready(process: subprocess.Popen[str]) -> None:
 def turns_of(length_ms: int) -> contextlib.AbstractContextManager[object]:
     """Set the length of contended leases in this process's arbiter, for GPUs whose first share joins in the block."""
     lengths = dataclasses.replace(lease_scheduler.DEFAULT, contended_ns=length_ms * 1_000_000)
-    return mock.patch.object(gpu_leases, "CoscheduledGpu", functools.partial(CoscheduledGpu, lengths))
+    return mock.patch.object(leases, "CoscheduledGpu", functools.partial(CoscheduledGpu, lengths))
 
 
 def _done(tenant: Tenant, line: str) -> Done:

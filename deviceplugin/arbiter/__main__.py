@@ -19,18 +19,15 @@ from typing import Final
 
 from deviceplugin.arbiter import socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
-from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.departed import DepartedShares
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.messages import ArbiterReady, Message
-from deviceplugin.arbiter.share_resizing import ShareResizer
+from deviceplugin.arbiter.messages import ArbiterReady, Channel, Message
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.share_resizing import DepartedShares, ShareResizer
 from deviceplugin.denial.kernel import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import lifecycle
 
 logger = logging.getLogger("deviceplugin.arbiter")
 
-LOCK_SUFFIX: Final = ".lock"
 POLL_SECONDS: Final = 0.05
 
 
@@ -103,20 +100,19 @@ async def _lock_ledgers(ledgers: Path, daemon: lifecycle.Daemon) -> int:
 
     The arbiter of an agent that was killed may run for a moment longer, and would overwrite the records of this one.
     """
-    path = ledgers.with_name(f"{ledgers.name}{LOCK_SUFFIX}")
+    path = ledgers.with_name(f"{ledgers.name}.lock")
     path.parent.mkdir(parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     warned = False
     while not daemon.stopping.is_set():
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            break
         except BlockingIOError:
             if not warned:
                 logger.warning("Waiting for the previous arbiter to end", extra={"lock": str(path)})
             warned = True
             await asyncio.sleep(POLL_SECONDS)
-            continue
-        break
     return descriptor
 
 

@@ -12,10 +12,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.channel import Channel
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.messages import Channel
+from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.arbiter.socket_server import Server
 from deviceplugin.arbiter.tenant import Tenant
@@ -28,9 +27,7 @@ TURNS_A_MESSAGE: Final = 64
 
 
 class AgentChannel:
-    """The agent, as the arbiter sees it. `has_measured`: whether the agent has measured what processes hold
-    uncharged.
-    """
+    """The agent, as the arbiter sees it."""
 
     def __init__(self, channel: Channel) -> None:
         self._channel = channel
@@ -46,7 +43,7 @@ class AgentChannel:
         self._numbers = itertools.count(1)
         self._askers: set[tuple[int, int]] = set()  # processes with an open question
         self._refused: set[Container] = set()  # containers announced since the last report
-        self.has_measured = False
+        self.has_measured = False  # whether the agent has measured what processes hold uncharged
 
     def serve(self, ledgers: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
         """Set the parts that handle the agent's messages; call it before the channel listens."""
@@ -62,7 +59,6 @@ class AgentChannel:
 
     @property
     def measuring(self) -> int:
-        """The number of open questions about unclaimed memory."""
         return len(self._measuring)
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
@@ -78,13 +74,10 @@ class AgentChannel:
         return self._contexts.get(gpu_uuid, 0)
 
     def gpu_bytes(self, gpu_uuid: str) -> int:
-        """Return the total memory of a GPU, or 0 if it is unknown."""
         return self._gpu_bytes.get(gpu_uuid, 0)
 
     async def unclaimed_bytes(self, share: ShareLedger, slot: int, gpu: int) -> int | None:
-        """Return how much of a GPU's memory belongs to no known process, the one in this slot left out; None if
-        unknown.
-        """
+        """Return how much of a GPU's memory belongs to no other process than the one in this slot; None if unknown."""
         number, member = next(self._numbers), share.members[slot]
         who = (member.pid, member.start_ticks)
         if who in self._askers:  # a library asks one question at a time, and repeats it if it gets no answer
@@ -119,7 +112,10 @@ class AgentChannel:
             case messages.AllocationGone(identity):
                 self._entries.pop(identity, None)
             case messages.ApplyAllocations(resizes):
-                self._apply(resizes)
+                self._announced_change = False
+                self._resizes = resizes
+                node = GpuNode("", allocations=tuple(self._entries.values()), resizes=resizes)
+                self._channel.send(messages.ResizesApplied(self._resizing.apply(node)))
             case messages.Identified(container, tenant, refusal, gpus):
                 self._gpu_bytes |= {size.gpu: size.memory_bytes for size in gpus}
                 asked = self._asked.pop(container, None)
@@ -144,25 +140,12 @@ class AgentChannel:
             case _:
                 raise ValueError(f"unexpected message from the agent: {message}")
 
-    def _apply(self, resizes: tuple[Resize, ...]) -> None:
-        self._announced_change = False
-        self._resizes = resizes
-        node = self.node
-        assert node is not None  # noqa: S101 - it has just been told
-        self._channel.send(messages.ResizesApplied(self._resizing.apply(node)))
-
     def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
-        share = next((share for share in self._ledgers.all() if share.tenant.key == key), None)
-        if share is None:
-            return
         held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
-        share.set_overheads(
-            {
-                slot: held[who]
-                for slot, member in share.members.items()
-                if (who := (member.pid, member.start_ticks)) in held
-            }
-        )
+        for share in self._ledgers.all():
+            if share.tenant.key == key:
+                slots = {slot: (member.pid, member.start_ticks) for slot, member in share.members.items()}
+                share.set_overheads({slot: held[who] for slot, who in slots.items() if who in held})
 
     def _report(self, *, turns: bool) -> None:
         self._refused.clear()
@@ -175,12 +158,19 @@ class AgentChannel:
             if known is not share or changes != share.changes:
                 self._reported[key] = share, share.changes
                 pages = () if known is share else (share.limits.descriptor, share.ledger.descriptor)
-                self._channel.send(_share(share), pages)
+                members = tuple(
+                    messages.LedgerMember(slot, process.pid, process.start_ticks)
+                    for slot, process in share.members.items()
+                )
+                self._channel.send(messages.RunningShareState(share.tenant, members), pages)
         if turns:
-            had = tuple(map(_turn, self._server.leases.usage()))
+            had = tuple(
+                messages.LeaseReport(held.tenant.key, *(getattr(held, field) for field in messages.USAGE_FIELDS))
+                for held in self._server.leases.usage()
+            )
             for first in range(0, max(1, len(had)), TURNS_A_MESSAGE):
                 self._channel.send(messages.LeaseReports(had[first : first + TURNS_A_MESSAGE]))
-        unreachable = (holder for holders in self._ledgers.unreachable().values() for holder in holders)
+        unreachable = (holder for holders in self._ledgers.unreachable.values() for holder in holders)
         self._channel.send(
             messages.Reported(
                 connections=self._server.connections,
@@ -190,22 +180,3 @@ class AgentChannel:
                 unreachable=tuple((process.pid, process.start_ticks) for process in unreachable),
             )
         )
-
-
-def _share(share: ShareLedger) -> messages.RunningShareState:
-    members = (messages.LedgerMember(slot, process.pid, process.start_ticks) for slot, process in share.members.items())
-    return messages.RunningShareState(share.tenant, tuple(members))
-
-
-def _turn(held: LeaseUsage) -> messages.LeaseReport:
-    return messages.LeaseReport(
-        held.tenant.key,
-        held.gpu_uuid,
-        held.seconds,
-        held.leases,
-        held.recent,
-        held.waited_seconds,
-        held.throttled_seconds,
-        held.evictions,
-        held.had_seconds,
-    )

@@ -1,13 +1,15 @@
-"""One client's connection: HELLO first, then messages about leases and memory. No client can delay another one.
+"""One client's connection, HELLO first, then messages about leases and memory; and the limits of its container.
 
-Malformed messages end the connection. Message types that only newer libraries know are ignored. Messages that arrive
-too fast are read later, so that only their sender waits. A client that does not read its answers is disconnected. All
-connections of a container share one rate limit; otherwise more connections would buy a higher rate.
+No client can delay another one. Malformed messages end the connection. Message types that only newer libraries know are
+ignored. Messages that arrive too fast are read later, so that only their sender waits. A client that does not read its
+answers is disconnected. All connections of a container share one rate limit, which is remembered for a while after the
+last connection; otherwise more connections, or new ones, would buy a higher rate.
 """
 
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import os
 import socket
@@ -16,10 +18,9 @@ from collections.abc import Callable
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.connection_limits import ConnectedContainer, RateLimiter
-from deviceplugin.arbiter.ledgers.share_ledger import JoinError, ShareLedger
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.scheduling.leases import Leases
+from deviceplugin.arbiter.share_ledger import JoinError, ShareLedger
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.kernel_process import Container, KernelProcess
 from gpushare import contract
@@ -30,6 +31,81 @@ logger = logging.getLogger(__name__)
 HELLO_SECONDS: Final = 10.0
 MESSAGES_A_TURN: Final = 8
 _ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
+MESSAGES_PER_SECOND: Final = 200.0
+LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns
+MESSAGE_BURST: Final = 2048
+LINES_PER_SECOND: Final = 1.0  # in the log, which all containers share
+LINE_BURST: Final = 1024  # two for each process that a container can have
+# After this time every rate limiter is as good as new.
+FORGOTTEN_SECONDS: Final = max(2 * MESSAGE_BURST / MESSAGES_PER_SECOND, LINE_BURST / LINES_PER_SECOND)
+
+
+class RateLimiter:
+    """Allows `burst` events at once and `per_second` in the long run. Pure: times are in seconds, on one clock.
+
+    Its only state is the time at which the next event would be due if all came evenly. An event that comes early must
+    wait, each one longer than the one before it.
+    """
+
+    def __init__(self, *, per_second: float, burst: int) -> None:
+        self._interval = 1.0 / per_second
+        self._ahead = burst * self._interval
+        self._due = float("-inf")
+
+    def take(self, now: float) -> float:
+        """Count one event. Return the seconds that it should have waited, 0 if it is in time."""
+        self._due = max(self._due, now - self._ahead) + self._interval
+        return max(0.0, self._due - now)
+
+
+class ConnectedContainer:
+    """The connections and the rate limiters of one container."""
+
+    def __init__(self) -> None:
+        self.connections = 0
+        self.messages = RateLimiter(per_second=MESSAGES_PER_SECOND, burst=MESSAGE_BURST)
+        self.lease_messages = RateLimiter(per_second=LEASE_MESSAGES_PER_SECOND, burst=MESSAGE_BURST)
+        self._lines = RateLimiter(per_second=LINES_PER_SECOND, burst=LINE_BURST)
+        self._silent_until = float("-inf")
+        self._suppressed = 0
+
+    def suppressed_lines(self, now: float) -> int | None:
+        """Return how many log lines were suppressed before this one, or None to suppress this one too."""
+        if now < self._silent_until:
+            self._suppressed += 1
+            return None
+        self._silent_until = now + self._lines.take(now)
+        suppressed, self._suppressed = self._suppressed, 0
+        return suppressed
+
+
+class ConnectionLimits:
+    """The containers that are connected, or were until recently. `clock` is monotonic, in seconds."""
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._connected: dict[Container, ConnectedContainer] = {}
+        self._gone: dict[Container, tuple[float, ConnectedContainer]] = {}
+
+    def connections(self, container: Container) -> int:
+        return self._connected[container].connections if container in self._connected else 0
+
+    def connect(self, container: Container) -> ConnectedContainer:
+        if container not in self._connected:
+            _, known = self._gone.pop(container, (0.0, ConnectedContainer()))
+            self._connected[container] = known
+        connected = self._connected[container]
+        connected.connections += 1
+        return connected
+
+    def disconnect(self, container: Container) -> None:
+        connected = self._connected[container]
+        connected.connections -= 1
+        if connected.connections:
+            return
+        now = self._clock()
+        self._gone = {container: known for container, known in self._gone.items() if now - known[0] < FORGOTTEN_SECONDS}
+        self._gone[container] = now, self._connected.pop(container)
 
 
 class ShareLookup(Protocol):
@@ -39,32 +115,23 @@ class ShareLookup(Protocol):
         """Return the container's share, or the reason why it has none."""
 
 
+@dataclasses.dataclass(eq=False)
 class ClientConnection:
     """A connection from a process of `container`. It owns `connected` and the pidfd of `who`."""
 
-    def __init__(
-        self,
-        connected: socket.socket,
-        *,
-        who: KernelProcess,
-        container: Container,
-        limits: ConnectedContainer,
-        leases: Leases,
-        lookup: ShareLookup,
-        ledgers: ShareLedgers,
-        closed: Callable[[ClientConnection], None],
-        on_library_refused: Callable[[Container, str], None],
-    ) -> None:
-        self.container = container
+    connected: socket.socket
+    _: dataclasses.KW_ONLY
+    who: KernelProcess
+    container: Container
+    limits: ConnectedContainer
+    leases: Leases
+    lookup: ShareLookup
+    ledgers: ShareLedgers
+    closed: Callable[[ClientConnection], None]
+    on_library_refused: Callable[[Container, str], None]
+
+    def __post_init__(self) -> None:
         self.version: int | None = None  # the negotiated protocol version
-        self._socket = connected
-        self._who = who
-        self._limits = limits
-        self._leases = leases
-        self._lookup = lookup
-        self._ledgers = ledgers
-        self._closed = closed
-        self._on_library_refused = on_library_refused
         self._loop = asyncio.get_running_loop()
         self._share: ShareLedger | None = None
         self._reported_freed_bytes = 0
@@ -72,7 +139,7 @@ class ClientConnection:
         self._measuring: set[asyncio.Task[None]] = set()
         self._open = True
         self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "no HELLO in time")
-        self._loop.add_reader(connected, self._readable)
+        self._loop.add_reader(self.connected, self._readable)
 
     def close(self) -> None:
         """Close the connection. The process keeps its slot as long as it lives."""
@@ -83,13 +150,13 @@ class ClientConnection:
         for task in (self._greeting, *self._measuring):
             if task is not None:
                 task.cancel()
-        self._loop.remove_reader(self._socket)
-        self._socket.close()
-        self._leases.remove(self)
+        self._loop.remove_reader(self.connected)
+        self.connected.close()
+        self.leases.remove(self)
         if self._share is not None:
-            self._ledgers.disconnected(self._share, self._who)
-        os.close(self._who.pidfd)
-        self._closed(self)
+            self.ledgers.disconnected(self._share, self.who)
+        os.close(self.who.pidfd)
+        self.closed(self)
 
     @property
     def tenant(self) -> Tenant:
@@ -103,7 +170,6 @@ class ClientConnection:
             self._send(message)
 
     def refuse(self, sentence: str) -> None:
-        """Send the reason, and close the connection."""
         self._log(logging.INFO, "Refused a process", err=sentence)
         self._send(wire.refused(sentence))
         self.close()
@@ -114,7 +180,7 @@ class ClientConnection:
                 return
             try:
                 # A longer message is truncated. One byte above the maximum is enough to notice that.
-                data = self._socket.recv(contract.WIRE_MAX + 1)
+                data = self.connected.recv(contract.WIRE_MAX + 1)
             except BlockingIOError:
                 return
             except OSError:
@@ -125,13 +191,10 @@ class ClientConnection:
             limiter = self._handle(data)
             wait_seconds = limiter.take(time.monotonic())
             if wait_seconds and self._open:
-                self._loop.remove_reader(self._socket)
+                self._loop.remove_reader(self.connected)
                 self._timer.cancel()
-                self._timer = self._loop.call_later(wait_seconds, self._resume)
+                self._timer = self._loop.call_later(wait_seconds, self._loop.add_reader, self.connected, self._readable)
                 return
-
-    def _resume(self) -> None:
-        self._loop.add_reader(self._socket, self._readable)
 
     def _handle(self, data: bytes) -> RateLimiter:
         """Handle one message, and return the rate limiter that counts it."""
@@ -146,31 +209,37 @@ class ClientConnection:
             self.version = error.version
             self.refuse(str(error))
             if has_none_of_ours:
-                self._on_library_refused(self.container, str(error))
-            return self._limits.messages
+                self.on_library_refused(self.container, str(error))
+            return self.limits.messages
         except wire.WireError as error:
             self._end(str(error))
-            return self._limits.messages
+            return self.limits.messages
         if self._share is not None and self._share.outdated:
-            self._ledgers.confirm_page(self._share, self._who)
+            self.ledgers.confirm_page(self._share, self.who)
         if kind in _ABOUT_LEASES and self._share is not None:
             said = wire.lease(data)
             if said.gpu < len(self._share.tenant.grants):
-                self._leases.handle(self, kind, said)
-                return self._limits.lease_messages
+                self.leases.handle(self, kind, said)
+                return self.limits.lease_messages
         if hello is not None:
             self._timer.cancel()
             self.version = hello.version
             self._greeting = self._loop.create_task(self._greet_safely(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._share is not None:
-            self._reclaim(self._share)
+            self.ledgers.reap(self._share)
+            # Include bytes freed since this client's last answer: it may have read the ledger before that.
+            freed = self._share.freed_bytes - self._reported_freed_bytes
+            self._reported_freed_bytes += freed
+            self._send(wire.reclaimed(freed))
         elif kind == contract.MESSAGE_MEASURE and self._share is not None:
-            self._measure(self._share, wire.lease(data))
+            task = self._loop.create_task(self._measure(self._share, wire.lease(data)))
+            self._measuring.add(task)
+            task.add_done_callback(self._measuring.discard)
         elif kind not in wire.KNOWN and self._share is not None:
             self._log(logging.DEBUG, "Ignored a message", err=f"unknown type {kind}")
         else:
             self._end(f"unexpected message of type {kind}")
-        return self._limits.messages
+        return self.limits.messages
 
     async def _greet_safely(self, library_version: str) -> None:
         try:
@@ -180,17 +249,17 @@ class ClientConnection:
             self.refuse("the node's agent failed to answer: its log says why")
 
     async def _greet(self, library_version: str) -> None:
-        tenant = await self._lookup.tenant(self.container)
-        if isinstance(tenant, Tenant) and await self._ledgers.check_exec(tenant, self._who):
-            tenant = await self._lookup.tenant(self.container)  # the share may have changed during the check
+        tenant = await self.lookup.tenant(self.container)
+        if isinstance(tenant, Tenant) and await self.ledgers.check_exec(tenant, self.who):
+            tenant = await self.lookup.tenant(self.container)  # the share may have changed during the check
         if isinstance(tenant, Refusal):
             self.refuse(str(tenant))
             return
-        if self._who.is_dead():
+        if self.who.is_dead():
             self.close()
             return
         try:
-            self._share, slot = self._ledgers.join(tenant, self._who)
+            self._share, slot = self.ledgers.join(tenant, self.who)
         except JoinError as error:
             self.refuse(str(error))
             return
@@ -203,7 +272,7 @@ class ClientConnection:
             wire.welcome(gpu_count=len(tenant.grants), slot=slot),
             [self._share.limits.descriptor, self._share.ledger.descriptor],
         )
-        self._leases.join(self)
+        self.leases.join(self)
         self._log(
             logging.INFO,
             "Admitted a process",
@@ -214,27 +283,16 @@ class ClientConnection:
             gpus={grant.uuid: grant.memory_bytes for grant in tenant.grants},
         )
 
-    def _reclaim(self, share: ShareLedger) -> None:
-        self._ledgers.reap(share)
-        # Include bytes freed since this client's last answer: it may have read the ledger before that.
-        freed, self._reported_freed_bytes = share.freed_bytes - self._reported_freed_bytes, share.freed_bytes
-        self._send(wire.reclaimed(freed))
-
-    def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
-        task = self._loop.create_task(self._measured(share, asked))
-        self._measuring.add(task)
-        task.add_done_callback(self._measuring.discard)
-
-    async def _measured(self, share: ShareLedger, asked: wire.Lease) -> None:
+    async def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None
         if asked.gpu < len(share.tenant.grants):
-            unclaimed_bytes = await self._ledgers.measure(share, self._who, asked.gpu)
+            unclaimed_bytes = await self.ledgers.measure(share, self.who, asked.gpu)
         self.send(wire.measured(asked, unclaimed_bytes))
 
     def _send(self, message: bytes, descriptors: list[int] | None = None) -> None:
         said = wire.with_version(message, self.version or contract.WIRE_OLDEST)
         try:
-            socket.send_fds(self._socket, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            socket.send_fds(self.connected, [said], descriptors or [], socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         # Close later: the caller may be in the middle of a GPU's scheduling.
         except (BrokenPipeError, ConnectionResetError):
             self._loop.call_soon(self.close)  # the process has just ended
@@ -249,10 +307,10 @@ class ClientConnection:
 
     def _log(self, level: int, message: str, **extra: object) -> None:
         """Log a line that a container can cause at any rate; excess lines are suppressed."""
-        suppressed = self._limits.suppressed_lines(time.monotonic())
+        suppressed = self.limits.suppressed_lines(time.monotonic())
         if suppressed is not None:
             counted = {"left_out": suppressed} if suppressed else {}
             logger.log(level, message, extra={**self._log_fields(), **extra, **counted})
 
     def _log_fields(self) -> dict[str, object]:
-        return {"pid": self._who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}
+        return {"pid": self.who.pid, "pod_uid": self.container.pod_uid, "container": self.container.container_id}

@@ -1,4 +1,4 @@
-"""The messages between agent and arbiter, encoded as JSON. Pure.
+"""The messages between agent and arbiter, and the channel that carries them in order, some with file descriptors.
 
 The agent knows the cluster and the driver; the arbiter knows the processes and their ledgers. Both are always of the
 same release, so the messages need no version. Answers come in the order of the questions.
@@ -15,10 +15,17 @@ same release, so the messages need no version. Answers come in the order of the 
 
 from __future__ import annotations
 
+import array
+import asyncio
+import collections
+import contextlib
 import dataclasses
 import json
-import typing
-from typing import Any, Final
+import os
+import socket
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final
 
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host import records
@@ -26,83 +33,90 @@ from deviceplugin.host.kernel_process import Container
 from gpushare.allocation import Allocation
 from gpushare.gpunode import Resize
 
+PORTION_BYTES: Final = 8192  # read at once, so that a long list does not delay a lease
+_ANCILLARY_BYTES: Final = socket.CMSG_SPACE(8 * array.array("i").itemsize)  # a message has two at most
+_HEADER: Final = struct.Struct("=IB")  # length of the message, and its number of descriptors
+
+KINDS: Final[dict[str, type[Message]]] = {}  # by name
+
+
+class Message:
+    """A message between agent and arbiter. In JSON it is a pair of its kind's name and its fields."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls) -> None:
+        KINDS[cls.__name__] = cls  # a dataclass with slots is created twice, and the second class is the one in use
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class HasAllocation:
+class HasAllocation(Message):
     """An allocation that is new in the GPUNode, or has changed."""
 
     allocation: Allocation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class AllocationGone:
+class AllocationGone(Message):
     """The id of an allocation that is gone from the GPUNode."""
 
     allocation: str
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ApplyAllocations:
+class ApplyAllocations(Message):
     """A request to apply the allocations sent so far; `resizes` are those in the GPUNode's status."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ResizesApplied:
+class ResizesApplied(Message):
     """The answer to ApplyAllocations: the resizes that the GPUNode's status should have."""
 
     resizes: tuple[Resize, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Changed:
+class Changed(Message):
     """A notice that the resizes in the GPUNode's status may be outdated."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ArbiterReady:
+class ArbiterReady(Message):
     """A notice that the arbiter has recovered the ledgers and accepts connections."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Identify:
+class Identify(Message):
     """A request for the share of a container."""
 
     container: Container
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GpuSize:
-    """The total memory of a GPU."""
+class GpuMemory:
+    """An amount of a GPU's memory."""
 
     gpu: str
     memory_bytes: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Identified:
-    """The answer to Identify: the share and the sizes of its GPUs, or the reason for the container's processes."""
+class Identified(Message):
+    """The answer to Identify: the share and its GPUs' total memory, or the reason for the container's processes."""
 
     container: Container
     tenant: Tenant | None
     refusal: str = ""
-    gpus: tuple[GpuSize, ...] = ()
+    gpus: tuple[GpuMemory, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Context:
-    """Bytes to charge for a CUDA context on a GPU before it is created."""
+class ContextCharges(Message):
+    """What to charge on these GPUs for a CUDA context before it is created, from now on."""
 
-    gpu: str
-    memory_bytes: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class ContextCharges:
-    """The context charges of these GPUs, from now on."""
-
-    contexts: tuple[Context, ...]
+    contexts: tuple[GpuMemory, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,7 +129,7 @@ class Overhead:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareOverheads:
+class ShareOverheads(Message):
     """The overheads of all processes of a share, by the share's key."""
 
     share: str
@@ -123,7 +137,7 @@ class ShareOverheads:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measured:
+class Measured(Message):
     """A notice that overheads are known from now on, so that shares may shrink."""
 
 
@@ -137,14 +151,14 @@ class ShareActivity:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareActivities:
+class ShareActivities(Message):
     """The activity of all shares that the agent has sampled."""
 
     activities: tuple[ShareActivity, ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class LibraryRefused:
+class LibraryRefused(Message):
     """A notice that a process of this container was refused because of its library's protocol version."""
 
     container: Container
@@ -152,10 +166,8 @@ class LibraryRefused:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Measure:
-    """A question: how much of a GPU's memory belongs to no process other than this one? `gpu` is its place in the
-    share.
-    """
+class Measure(Message):
+    """A request for how much of a GPU's memory belongs to no other process; `gpu` is its place in the share."""
 
     number: int
     share: str
@@ -165,7 +177,7 @@ class Measure:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class UnclaimedMemory:
+class UnclaimedMemory(Message):
     """The answer to the Measure with this number; None if unknown."""
 
     number: int
@@ -173,7 +185,7 @@ class UnclaimedMemory:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Report:
+class Report(Message):
     """A request for all changes since the last report. `turns`: include the shares' use of their GPUs."""
 
     turns: bool
@@ -189,7 +201,7 @@ class LedgerMember:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class RunningShareState:
+class RunningShareState(Message):
     """A share with processes. A new share comes with the descriptors of its limits and ledger."""
 
     tenant: Tenant
@@ -197,7 +209,7 @@ class RunningShareState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareGone:
+class ShareGone(Message):
     """The key of a share whose last process has ended."""
 
     share: str
@@ -205,7 +217,7 @@ class ShareGone:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LeaseReport:
-    """How a share has used a GPU: `gpu_leases.LeaseUsage`, with the share's key in place of the share."""
+    """How a share has used a GPU: `leases.LeaseUsage`, with the share's key in place of the share."""
 
     share: str
     gpu_uuid: str
@@ -218,8 +230,11 @@ class LeaseReport:
     had_seconds: float
 
 
+USAGE_FIELDS: Final = tuple(field.name for field in dataclasses.fields(LeaseReport) if field.name != "share")
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
-class LeaseReports:
+class LeaseReports(Message):
     """Some of a report's lease reports; long lists are sent in parts."""
 
     turns: tuple[LeaseReport, ...]
@@ -234,7 +249,7 @@ class ProtocolVersion:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Reported:
+class Reported(Message):
     """The end of a report. `unreachable`: pid and start of processes whose ledgers the arbiter cannot open."""
 
     connections: int
@@ -244,37 +259,7 @@ class Reported:
     unreachable: tuple[tuple[int, int], ...]
 
 
-FromAgent = (
-    HasAllocation
-    | AllocationGone
-    | ApplyAllocations
-    | Identified
-    | ContextCharges
-    | ShareOverheads
-    | Measured
-    | ShareActivities
-    | UnclaimedMemory
-    | Report
-)
-FromArbiter = (
-    ArbiterReady
-    | Changed
-    | Identify
-    | ResizesApplied
-    | Measure
-    | LibraryRefused
-    | RunningShareState
-    | ShareGone
-    | LeaseReports
-    | Reported
-)
-Message = FromAgent | FromArbiter
-
-_KINDS: Final[dict[str, type[Any]]] = {kind.__name__: kind for kind in typing.get_args(Message)}
-
-
 def write(message: Message) -> bytes:
-    """Encode a message."""
     return json.dumps([type(message).__name__, records.to_json(message)], separators=(",", ":")).encode()
 
 
@@ -283,7 +268,105 @@ def read(data: bytes) -> Message:
     said = records.loads(data)
     records.check(isinstance(said, list) and len(said) == 2, "a message must be a pair of name and content")
     name, document = said
-    if not isinstance(name, str) or name not in _KINDS:
-        raise ValueError(f"unknown message {name!r}")
-    message: Message = records.read(_KINDS[name], document)
-    return message
+    records.check(isinstance(name, str) and name in KINDS, f"unknown message {name!r}")
+    return records.read(KINDS[name], document)
+
+
+class Channel:
+    """One end of the channel, inside a running event loop. It owns `end`.
+
+    Neither end blocks: what does not fit into the socket buffer is queued.
+    """
+
+    def __init__(self, end: socket.socket) -> None:
+        end.setblocking(False)
+        self._end = end
+        self._loop = asyncio.get_running_loop()
+        self._unsent: collections.deque[tuple[bytes, list[int]]] = collections.deque()
+        self._unread = bytearray()
+        self._descriptors: list[int] = []
+        self._open = True
+
+    def listen(self, heard: Callable[[Message, Sequence[int]], None], ended: Callable[[], None]) -> None:
+        """Call `heard` with each message and its descriptors, which `heard` closes, and `ended` when the other end
+        closes.
+        """
+        self._heard, self._ended = heard, ended
+        self._loop.add_reader(self._end, self._readable)
+
+    def send(self, message: Message, descriptors: Sequence[int] = ()) -> None:
+        """Send a message, or queue it. Drop it if the other end is gone. The caller keeps the descriptors."""
+        if not self._open:
+            return
+        body = write(message)
+        # Duplicate them: the caller may close its descriptors before they are sent.
+        copies = [os.dup(descriptor) for descriptor in descriptors]
+        self._unsent.append((_HEADER.pack(len(body), len(copies)) + body, copies))
+        if len(self._unsent) == 1:
+            self._write()
+
+    def close(self) -> None:
+        if not self._open:
+            return
+        self._open = False
+        self._loop.remove_reader(self._end)
+        self._loop.remove_writer(self._end)
+        self._end.close()
+        for _, copies in self._unsent:
+            _close(copies)
+        _close(self._descriptors)
+        self._unsent.clear()
+
+    def _write(self) -> None:
+        while self._unsent:
+            data, copies = self._unsent[0]
+            try:
+                sent = socket.send_fds(self._end, [data], copies, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            except BlockingIOError:
+                self._loop.add_writer(self._end, self._write)
+                return
+            except OSError:  # the other end is gone; the listener notices
+                sent = len(data)
+            _close(copies)
+            self._unsent[0] = data[sent:], []
+            if sent == len(data):
+                self._unsent.popleft()
+        self._loop.remove_writer(self._end)
+
+    def _readable(self) -> None:
+        try:
+            # `socket.recv_fds` does not pass flags on, so child processes would inherit the descriptors.
+            data, ancillary, _, _ = self._end.recvmsg(PORTION_BYTES, _ANCILLARY_BYTES, socket.MSG_CMSG_CLOEXEC)
+        except BlockingIOError:
+            return
+        except OSError:
+            data, ancillary = b"", []
+        if not data:
+            self._loop.remove_reader(self._end)
+            self._ended()
+            return
+        self._unread += data
+        for _, _, packed in ancillary:
+            self._descriptors += array.array("i", packed)
+        while self._open and (message := self._next()) is not None:
+            body, own = message
+            self._heard(read(body), own)
+
+    def _next(self) -> tuple[bytes, list[int]] | None:
+        """Return the next complete message and its descriptors, which arrive with its first byte."""
+        if len(self._unread) < _HEADER.size:
+            return None
+        size, count = _HEADER.unpack_from(self._unread)
+        end = _HEADER.size + size
+        if len(self._unread) < end:
+            return None
+        body = bytes(self._unread[_HEADER.size : end])
+        del self._unread[:end]
+        own, self._descriptors = self._descriptors[:count], self._descriptors[count:]
+        return body, own
+
+
+def _close(descriptors: Sequence[int]) -> None:
+    for descriptor in descriptors:
+        with contextlib.suppress(OSError):
+            os.close(descriptor)

@@ -1,10 +1,10 @@
-"""Applies the GPUNode's allocations to running shares: increases at once, decreases as soon as the memory is unused.
+"""Memory that passes from one share to another: when the GPUNode's allocations change, and when pods are deleted.
 
-A decrease is a promise to the placer, which gives the rest to another pod. So the limit is lowered first, and use is
-checked afterwards: a process charges its bytes before it checks the limit, so either the process sees the new limit or
-we see its bytes. The new limit is recorded on disk for the next agent, and then published in the status of that same
-version of the GPUNode. Before a limit is raised again, the published value is withdrawn. So whatever crashes, no
-process ever has a higher limit than the status says.
+Increases apply at once, decreases as soon as the memory is unused. A decrease is a promise to the placer, which gives
+the rest to another pod. So the limit is lowered first, and use is checked afterwards: a process charges its bytes
+before it checks the limit, so either the process sees the new limit or we see its bytes. The new limit is recorded on
+disk for the next agent, and then published in the status of that same version of the GPUNode. Before a limit is raised
+again, the published value is withdrawn. So whatever crashes, no process ever has a higher limit than the status says.
 
 Nothing is lowered while a process uses the limits page of an earlier agent, because that page cannot be written.
 """
@@ -15,15 +15,20 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.scheduling.leases import Leases
+from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
+from deviceplugin.arbiter.tenant import Tenant, find_allocation
+from deviceplugin.host.kernel_process import Container
+from gpushare import ledger, quantity
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
+from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -31,6 +36,8 @@ RETRY_SECONDS: Final = 1.0  # between two checks whether a share can shrink
 MAX_BYTES: Final = (1 << 63) - 1  # the maximum in the GPUNode's schema
 PUBLISHED_SECONDS: Final = 10.0  # before `used_bytes` is updated; doubles with each update
 MAX_PUBLISHED_SECONDS: Final = 320.0
+WAIT_SECONDS: Final = 15.0  # for memory of departed shares: the library waits twenty seconds for an answer
+POLL_SECONDS: Final = 0.1
 
 _Place = tuple[str, int]  # an allocation's id, and the position of the share in it
 
@@ -44,6 +51,7 @@ class _Published:
     pause_seconds: float
 
 
+@dataclasses.dataclass(eq=False)
 class ShareResizer:
     """Applies allocations to the shares of this node, inside a running event loop.
 
@@ -51,46 +59,44 @@ class ShareResizer:
     knows what processes hold beyond their charges; before that, no limit is lowered.
     """
 
-    def __init__(
-        self,
-        ledgers: ShareLedgers,
-        leases: Leases,
-        *,
-        node: Callable[[], GpuNode | None],
-        notify: Callable[[], None],
-        measured: Callable[[], bool] = lambda: True,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._ledgers = ledgers
-        self._leases = leases
-        self._node = node
-        self._notify = notify
-        self._measured = measured
-        self._clock = clock
+    ledgers: ShareLedgers
+    leases: Leases
+    _: dataclasses.KW_ONLY
+    node: Callable[[], GpuNode | None]
+    notify: Callable[[], None]
+    measured: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._published: dict[_Place, _Published] = {}
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
         self._timer: asyncio.TimerHandle | None = None
-        ledgers.on_pages_current = self.refresh
+        self.ledgers.on_pages_current = self.refresh
 
     def refresh(self) -> None:
         """Apply the current GPUNode, and notify if its status is outdated."""
-        node = self._node()
+        node = self.node()
         if node is not None and self.apply(node) != node.resizes:
-            self._notify()
+            self.notify()
 
     def apply(self, node: GpuNode) -> tuple[Resize, ...]:
         """Apply this GPUNode to all shares, and return the resizes that its status should have."""
         running: dict[_Place, ShareLedger] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
-        for ledger in self._ledgers.all():
-            entry = tenant.find_allocation(ledger.tenant, node)
+        for current in self.ledgers.all():
+            entry = tenant.find_allocation(current.tenant, node)
             if entry is None:
-                lost[ledger.tenant.key] = ledger
+                lost[current.tenant.key] = current
                 continue
-            running[entry.id, ledger.tenant.share] = ledger
-            waits |= not self._apply_to(ledger, node, entry)
-        self._warn_about_lost(lost)
+            running[entry.id, current.tenant.share] = current
+            waits |= not self._apply_to(current, node, entry)
+        for key in lost.keys() - self._lost:
+            logger.warning(
+                "A running share is not in the ledger: its processes keep their limits",
+                extra=_log_fields(lost[key].tenant),
+            )
+        self._lost = frozenset(lost)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
         for entry in node.allocations:
@@ -118,29 +124,30 @@ class ShareResizer:
         counted_bytes = entry.shares[share.tenant.share].memory_bytes
         # Memory above the ledger's amount may already belong to another share, so it is taken even if it is in use.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
-        self._change(share, tenant.updated(share.tenant, entry, now_bytes))
+        self._change(share, entry, now_bytes)
         if most_bytes < share.tenant.memory_bytes:
             self._shrink(share, tenant.updated(share.tenant, entry, most_bytes))
         return share.tenant.memory_bytes == most_bytes
 
-    def _change(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
+    def _change(self, share: ShareLedger, entry: Allocation, memory_bytes: int) -> None:
+        renewed = tenant.updated(share.tenant, entry, memory_bytes)
         if renewed == share.tenant:
             return
         # No limit may exceed the record on disk. A decrease applies even if the record cannot be written.
-        if not self._ledgers.record(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
-            renewed = tenant.with_memory(renewed, share.tenant.memory_bytes)
+        if not self.ledgers.record(share, renewed) and renewed.memory_bytes > share.tenant.memory_bytes:
+            renewed = tenant.updated(share.tenant, entry, share.tenant.memory_bytes)
         if renewed != share.tenant:
             share.update(renewed)
-            self._ledgers.publish_timetable()
-            self._leases.update(renewed)
+            self.ledgers.publish_timetable()
+            self.leases.update(renewed)
             logger.info("Changed the amounts of a share", extra=_log_fields(renewed))
 
     def _shrink(self, share: ShareLedger, renewed: tenant.Tenant) -> None:
         before = share.tenant
-        if share.outdated or not self._measured() or share.held_bytes() > renewed.memory_bytes:
+        if share.outdated or not self.measured() or share.held_bytes() > renewed.memory_bytes:
             return
         share.update(renewed)
-        if share.held_bytes() > renewed.memory_bytes or not self._ledgers.record(share, renewed):
+        if share.held_bytes() > renewed.memory_bytes or not self.ledgers.record(share, renewed):
             share.update(before)
             return
         logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
@@ -156,7 +163,7 @@ class ShareResizer:
             # status.
             has_bytes = max(ledger.tenant.memory_bytes, wanted_bytes)
             used_bytes = min(ledger.held_bytes(), MAX_BYTES)
-        elif self._ledgers.is_unreachable(entry.pod.uid, position):
+        elif f"{entry.pod.uid}-{position}" in self.ledgers.unreachable:
             has_bytes = used_bytes = share.memory_bytes
         else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0
@@ -168,7 +175,7 @@ class ShareResizer:
 
     def _is_old(self, said: Resize) -> bool:
         """Whether this value has been published for long enough to update it."""
-        place, now = (said.allocation, said.share), self._clock()
+        place, now = (said.allocation, said.share), self.clock()
         known = self._published.get(place)
         if known is not None and known.said == said:
             return now - known.since >= known.pause_seconds
@@ -176,15 +183,6 @@ class ShareResizer:
         pause_seconds = min(MAX_PUBLISHED_SECONDS, 2 * known.pause_seconds) if known and is_next else PUBLISHED_SECONDS
         self._published[place] = _Published(said, now, pause_seconds)
         return False
-
-    def _warn_about_lost(self, lost: Mapping[str, ShareLedger]) -> None:
-        for key, share in lost.items():
-            if key not in self._lost:
-                logger.warning(
-                    "A running share is not in the ledger: its processes keep their limits",
-                    extra=_log_fields(share.tenant),
-                )
-        self._lost = frozenset(lost)
 
 
 def _log_fields(renewed: tenant.Tenant) -> dict[str, object]:
@@ -195,3 +193,68 @@ def _log_fields(renewed: tenant.Tenant) -> dict[str, object]:
         "memory_bytes": renewed.memory_bytes,
         "compute": compute,
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class DepartedShares:
+    """A share lookup that answers once the share's memory is free of departed shares, for a limited time.
+
+    `kubectl delete --force` removes a pod, and so its share, at once. Its processes run until the kubelet has killed
+    them, so the next share on that GPU would find less memory than it was promised. Memory of processes without the
+    library is unknown, and not waited for.
+
+    node: returns the GPUNode, or None if unknown. gpu_bytes: returns a GPU's total memory by UUID, or 0 if unknown.
+    """
+
+    lookup: ShareLookup
+    ledgers: ShareLedgers
+    _: dataclasses.KW_ONLY
+    node: Callable[[], GpuNode | None]
+    gpu_bytes: Callable[[str], int]
+    wait_seconds: float = WAIT_SECONDS
+
+    async def tenant(self, container: Container) -> Tenant | Refusal:
+        """Return the container's share, or the reason why it has none or its memory is still in use."""
+        tenant = await self.lookup.tenant(container)
+        if isinstance(tenant, Refusal):
+            return tenant
+        deadline = asyncio.get_running_loop().time() + self.wait_seconds
+        while (node := self.node()) is not None:
+            problem = departed_holders(tenant, self.ledgers.uses(), node, self.gpu_bytes)
+            if problem is None:
+                break
+            if asyncio.get_running_loop().time() > deadline:
+                return Refusal(problem) if problem else tenant
+            await asyncio.sleep(POLL_SECONDS)
+        return tenant
+
+
+def departed_holders(
+    tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
+) -> str | None:
+    """Return a sentence that names the deleted pods which hold the share's memory, or None if there are none.
+
+    The sentence is empty if memory is missing and an outdated `node` may be the reason.
+    """
+    is_old = find_allocation(tenant, node) is None
+    departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
+    if not departed and not is_old:
+        return None
+    for grant in tenant.grants:
+        given = sum(
+            ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_backfill_reservation
+        )
+        held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
+        total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
+        if total and given + mine + sum(held.values()) > total:
+            names = ", ".join(name for name, bytes_held in held.items() if bytes_held)
+            return names and (
+                f"processes of {names}, which was deleted, still hold {quantity.format_bytes(sum(held.values()))} of "
+                f"{grant.uuid}, so this share's memory is not free yet: restart the container once they have ended"
+            )
+    return None
+
+
+def _held(use: ShareUse, uuid: str) -> int:
+    amounts = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
+    return sum(used + overhead for grant, used, overhead in amounts if grant.uuid == uuid)

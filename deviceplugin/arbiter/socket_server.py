@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import os
 import resource
@@ -22,10 +23,9 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.client_connection import ClientConnection, ShareLookup
-from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareLedgers
+from deviceplugin.arbiter.client_connection import ClientConnection, ConnectionLimits, RateLimiter, ShareLookup
 from deviceplugin.arbiter.scheduling.leases import Leases
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract
@@ -62,6 +62,7 @@ def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
     return identify
 
 
+@dataclasses.dataclass(eq=False)
 class Server:
     """The socket at `path`, as a context manager.
 
@@ -69,20 +70,14 @@ class Server:
     the arbiter has ended, none.
     """
 
-    def __init__(
-        self,
-        path: Path,
-        *,
-        lookup: ShareLookup,
-        ledgers: ShareLedgers,
-        identify: Identify,
-        proc: Path = kernel_process.PROC,
-    ) -> None:
-        self._path = path
-        self._lookup = lookup
-        self._ledgers = ledgers
-        self._identify = identify
-        self._proc = proc
+    path: Path
+    _: dataclasses.KW_ONLY
+    lookup: ShareLookup
+    ledgers: ShareLedgers
+    identify: Identify
+    proc: Path = kernel_process.PROC
+
+    def __post_init__(self) -> None:
         self._connections: set[ClientConnection] = set()
         self._limits = ConnectionLimits(time.monotonic)
         self.leases = Leases()
@@ -95,7 +90,6 @@ class Server:
 
     @property
     def connections(self) -> int:
-        """The number of open connections."""
         return len(self._connections)
 
     @property
@@ -107,15 +101,15 @@ class Server:
         self._most = min(MAX_CONNECTIONS, (raise_file_limit() - OTHER_DESCRIPTORS) // DESCRIPTORS_A_CONNECTION)
         self._loop = asyncio.get_running_loop()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_NONBLOCK)
-        fresh = self._path.with_suffix(".new")
+        fresh = self.path.with_suffix(".new")
         fresh.unlink(missing_ok=True)
         self._socket.bind(str(fresh))
         fresh.chmod(0o666)  # containers run as any user; the kernel identifies the client
         self._socket.listen(BACKLOG)
         self._inode = fresh.stat().st_ino
-        fresh.replace(self._path)
+        fresh.replace(self.path)
         self._loop.add_reader(self._socket, self._acceptable)
-        logger.info("Listening", extra={"socket": str(self._path), "most_connections": self._most})
+        logger.info("Listening", extra={"socket": str(self.path), "most_connections": self._most})
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -124,8 +118,8 @@ class Server:
             self._paused.cancel()
         self._socket.close()
         with contextlib.suppress(FileNotFoundError):
-            if self._path.stat().st_ino == self._inode:
-                self._path.unlink()
+            if self.path.stat().st_ino == self._inode:
+                self.path.unlink()
         # Close the leases first. Otherwise each closed connection would grant the next client a lease.
         self.leases.close()
         for connection in list(self._connections):
@@ -157,11 +151,11 @@ class Server:
 
     def _admit(self, connected: socket.socket) -> None:
         try:
-            who = kernel_process.peer(connected, proc=self._proc)
+            who = kernel_process.peer(connected, proc=self.proc)
         except OSError as error:
             self._reject(connected, str(error))
             return
-        container = self._identify(who.pid)
+        container = self.identify(who.pid)
         if who.is_dead():
             # The cgroup may be another process's, which has got this pid since.
             reason = "this process has ended"
@@ -184,8 +178,8 @@ class Server:
                     container=container,
                     limits=self._limits.connect(container),
                     leases=self.leases,
-                    lookup=self._lookup,
-                    ledgers=self._ledgers,
+                    lookup=self.lookup,
+                    ledgers=self.ledgers,
                     closed=self._remove,
                     on_library_refused=lambda *what: self.on_library_refused(*what),
                 )

@@ -46,7 +46,6 @@ class Tenant:
 
     @property
     def memory_bytes(self) -> int:
-        """The memory limit on each of its GPUs."""
         return min((grant.memory_bytes for grant in self.grants), default=0)
 
     @property
@@ -156,12 +155,6 @@ def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
     return dataclasses.replace(tenant, grants=grants, latency=entry.latency, allocation=entry.id)
 
 
-def with_memory(tenant: Tenant, memory_bytes: int) -> Tenant:
-    """Return the share with this memory limit on each GPU."""
-    grants = tuple(dataclasses.replace(grant, memory_bytes=memory_bytes) for grant in tenant.grants)
-    return dataclasses.replace(tenant, grants=grants)
-
-
 def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
     """Return the highest memory limit that the share may have on each of its GPUs.
 
@@ -192,9 +185,8 @@ def invalid(tenant: Tenant) -> Refusal | None:
         try:
             raw_uuid(grant.uuid)
         except ValueError:
-            return Refusal(
-                f"the allocation of the pod {tenant.namespace}/{tenant.pod} has the invalid GPU UUID {grant.uuid}"
-            )
+            where = f"the allocation of the pod {tenant.namespace}/{tenant.pod}"
+            return Refusal(f"{where} has the invalid GPU UUID {grant.uuid}")
     return None
 
 
@@ -208,11 +200,8 @@ def _entry(manifest: PodJson, node: GpuNode | None) -> Allocation | Refusal | No
     identity = pod.annotations_of(manifest).get(contract.ALLOCATION)
     if not identity:
         return Refusal(f"the pod {namespace}/{name} has no allocation: it asks for no share of a GPU")
-    entry = (
-        next((allocation for allocation in node.allocations if allocation.id == identity), None)
-        if node is not None
-        else None
-    )
+    there = node.allocations if node is not None else ()
+    entry = next((allocation for allocation in there if allocation.id == identity), None)
     if entry is None:
         return NotYet(
             Missing.ALLOCATION, f"the allocation {identity} of the pod {namespace}/{name} is not in this node's GPUNode"

@@ -90,7 +90,6 @@ def check_version(data: bytes, version: int) -> None:
 
 
 def with_version(message: bytes, version: int) -> bytes:
-    """Return the message with the client's protocol version in its header."""
     magic, _, kind, size, newest = _HEADER.unpack_from(message)
     return _HEADER.pack(magic, version, kind, size, newest) + message[_HEADER.size :]
 
@@ -105,7 +104,6 @@ class Lease:
 
 
 def lease(data: bytes) -> Lease:
-    """Decode a client's message about a lease."""
     return Lease(*_LEASE.unpack_from(data, _HEADER.size))
 
 
@@ -131,7 +129,6 @@ def refused(sentence: str) -> bytes:
 
 
 def reclaimed(freed_bytes: int) -> bytes:
-    """Encode RECLAIMED: how many bytes became free."""
     return _message(contract.MESSAGE_RECLAIMED, _RECLAIMED.pack(min(freed_bytes, 2**64 - 1)))
 
 

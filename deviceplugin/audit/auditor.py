@@ -17,7 +17,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.arbiter.ledgers import timetable
+from deviceplugin.arbiter import timetable
 from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import excess, node_audit, overhead, process_limits, process_listing

@@ -14,12 +14,12 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter import pages
 from deviceplugin.audit.node_audit import ProcessIdentity
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import records
-from deviceplugin.link.running_shares import RunningShare, Shares
+from deviceplugin.link.node_shares import RunningShare, Shares
 from deviceplugin.state.node_state import Offer
 from gpushare.gpunode import Gpu
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import Final
 
-from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter import pages
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit.excess import Place
 from deviceplugin.audit.node_audit import Problem, ProcessIdentity, Seen, SeenMember, SeenProcess, SeenShare
@@ -22,7 +22,7 @@ from deviceplugin.audit.overhead import Key, Reading
 from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.link.running_shares import RunningShare
+from deviceplugin.link.node_shares import RunningShare
 from gpushare import contract
 from gpushare.gpunode import Gpu, Mode
 from gpushare.refusal import Refusal

@@ -11,7 +11,7 @@ from deviceplugin.injection import cdi_specs
 from deviceplugin.injection.decision import NodeInjection
 from deviceplugin.kubelet import plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps import daemon_files, limits
+from deviceplugin.mps import steps
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Offered
@@ -32,7 +32,7 @@ class DeviceAnswers:
     in_force: NodeInjection
     _: dataclasses.KW_ONLY
     nodes: Callable[[], answer.DevicePaths]
-    mps: Callable[[str], daemon_files.DaemonFiles]
+    mps: Callable[[str], steps.DaemonFiles]
     memory_bytes: Callable[[str], int]
     scores: Callable[[], Mapping[tuple[str, str], int]]
     described: Callable[[NodeSettings], None]
@@ -60,7 +60,7 @@ class DeviceAnswers:
         limits_env = {}
         if shared is not None:
             first = devices[0]
-            limits_env = limits.container_environment(
+            limits_env = steps.container_environment(
                 self.memory_bytes(first.gpu), replicas=first.replicas, held=len(devices)
             )
         self.allocated(resource, device_ids)
@@ -108,7 +108,7 @@ class DeviceAnswers:
 
     def _check_devices(
         self, resource: str, device_ids: Sequence[str]
-    ) -> tuple[Sequence[Offered], daemon_files.DaemonFiles | None]:
+    ) -> tuple[Sequence[Offered], steps.DaemonFiles | None]:
         """Return the devices and the files of their MPS daemon. Raises AllocateRefusedError."""
         if self.in_force.refusal:
             raise plugin_service.AllocateRefusedError(self.in_force.refusal)
@@ -125,7 +125,7 @@ class DeviceAnswers:
             )
         return devices, self._mps_places(resource, devices)
 
-    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> daemon_files.DaemonFiles | None:
+    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> steps.DaemonFiles | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
             return None

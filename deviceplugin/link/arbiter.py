@@ -1,33 +1,109 @@
-"""The agent's end of the channel: sends allocations and measurements to the arbiter, and receives its reports."""
+"""The agent's end of the channel to the arbiter, which starts with the agent and ends with it, whichever ends first.
+
+The agent sends allocations and measurements, answers questions, and receives reports. An agent whose arbiter has ended
+ends too. The kubelet restarts it, with backoff, and the next two processes take over the state. So there is one way of
+recovery for all failures, and upgrades use it as well.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
+import dataclasses
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter import messages, socket_server
+from deviceplugin.arbiter.messages import Channel
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.link.arbiter_process import ArbiterError
-from deviceplugin.link.lookup import Lookup
-from deviceplugin.link.running_shares import RunningShare, Shares
+from deviceplugin.link.node_shares import Lookup, RunningShare, Shares
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
+END_SECONDS: Final = 5.0
 REPORT_SECONDS: Final = 1.0  # between two reports
 MAX_SILENT: Final = 30  # intervals without an answer before the agent ends
+PROGRAM: Final = ("-m", "deviceplugin.arbiter")
+FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
 Who = tuple[int, int]  # a process: pid and start ticks
 _Answer = TypeVar("_Answer")
-FAILED: Final = Refusal("the node's agent failed to answer: its log says why")
 
 
+class ArbiterError(Exception):
+    """The arbiter's process has failed; the message says how."""
+
+
+class ArbiterProcess:
+    """A running arbiter, and the `channel` to it."""
+
+    def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
+        self._process = process
+        self.channel = channel
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    async def watched(self) -> None:
+        """Wait for the process, which should not end, and raise ArbiterError."""
+        code = await self._process.wait()
+        how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
+        raise ArbiterError(f"the arbiter's process has ended {how}: the agent exits too, and both are restarted")
+
+
+@contextlib.asynccontextmanager
+async def running(
+    path: Path,
+    *,
+    ledgers: Path,
+    proc: Path,
+    log_level: str,
+    registered: int | None = None,
+    program: Sequence[str] = PROGRAM,
+) -> AsyncIterator[ArbiterProcess]:
+    """Run an arbiter with its socket at `path`. The other arguments are those of `python -m deviceplugin.arbiter`.
+
+    A new interpreter rather than a fork: the agent has threads, and many modules that the arbiter does not need.
+    """
+    socket_server.raise_file_limit()  # the agent has two open files per share
+    ours, theirs = socket.socketpair()
+    maps = [registered] if registered is not None else []
+    with theirs:
+        process = await asyncio.create_subprocess_exec(
+            *(sys.executable, *program),
+            *(f"--agent={theirs.fileno()}", f"--socket={path}", f"--ledgers={ledgers}"),
+            *(f"--proc-root={proc}", f"--log-level={log_level}"),
+            *(f"--registered={descriptor}" for descriptor in maps),
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=[theirs.fileno(), *maps],
+        )
+    started = ArbiterProcess(process, Channel(ours))
+    logger.info("Started the arbiter", extra={"pid": started.pid})
+    try:
+        yield started
+    finally:
+        started.channel.close()
+        try:
+            async with asyncio.timeout(END_SECONDS):
+                await process.wait()
+        except TimeoutError:
+            logger.error("The arbiter's process does not end in time: killing it", extra={"pid": started.pid})  # noqa: TRY400
+            with contextlib.suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+@dataclasses.dataclass(eq=False)
 class Arbiter:
     """The arbiter, as the agent sees it.
 
@@ -38,25 +114,17 @@ class Arbiter:
         None if unknown.
     """
 
-    def __init__(
-        self,
-        channel: Channel,
-        *,
-        lookup: Lookup,
-        node: Callable[[], GpuNode | None],
-        tell: Callable[[], None],
-        context_bytes: Callable[[str], int],
-        unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] | None = None,
-        refused: Callable[[Container, str], None] | None = None,
-        shares: Shares | None = None,
-    ) -> None:
-        self._channel = channel
-        self._lookup = lookup
-        self._node = node
-        self._tell = tell
-        self._context_bytes = context_bytes
-        self._unclaimed_bytes = unclaimed_bytes
-        self._refused = refused
+    channel: Channel
+    _: dataclasses.KW_ONLY
+    lookup: Lookup
+    node: Callable[[], GpuNode | None]
+    tell: Callable[[], None]
+    context_bytes: Callable[[str], int]
+    unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] | None = None
+    refused: Callable[[Container, str], None] | None = None
+    shares: Shares = dataclasses.field(default_factory=Shares)
+
+    def __post_init__(self) -> None:
         self._entries: dict[str, Allocation] = {}  # as sent to the arbiter
         self._contexts: dict[str, int] = {}
         self._measured = False
@@ -67,20 +135,16 @@ class Arbiter:
         self._silent = 0
         self._broken: Exception | None = None
         self.listening = asyncio.Event()
-        self.shares = shares or Shares()
         self.reported = messages.Reported(0, 0, (), 0, ())
-        channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
+        self.channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
 
     def connections(self) -> int:
-        """Return the number of connected processes in the last report."""
         return self.reported.connections
 
     def turned_away(self) -> int:
-        """Return the number of connections rejected at once."""
         return self.reported.turned_away
 
     def versions(self) -> Mapping[int, int]:
-        """Return the number of connections by protocol version."""
         return {spoken.version: spoken.connections for spoken in self.reported.versions}
 
     @property
@@ -110,32 +174,42 @@ class Arbiter:
         """Update `shares` and `reported` to a state after this call."""
         done = asyncio.get_running_loop().create_future()
         self._reporting.append(done)
-        self._channel.send(messages.Report(turns))
+        self.channel.send(messages.Report(turns))
         await done
 
     def refresh(self) -> None:
         """Send the current GPUNode, and call `tell` if its status turns out to be outdated."""
-        node = self._node()
+        node = self.node()
         if node is None:
             return
 
         def compare(done: asyncio.Future[tuple[Resize, ...]]) -> None:
             if not done.cancelled() and done.result() != node.resizes:
-                self._tell()
+                self.tell()
 
-        self._apply(node).add_done_callback(compare)
+        self.apply(node).add_done_callback(compare)
 
-    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
-        """Have this GPUNode applied to all shares, and return the resizes that its status should have."""
-        return await self._apply(node)
+    def apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
+        """Have this GPUNode applied to all shares. The result is the resizes that its status should have."""
+        there = {entry.id: entry for entry in node.allocations}
+        for gone in self._entries.keys() - there.keys():
+            self.channel.send(messages.AllocationGone(gone))
+        for identity, entry in there.items():
+            if self._entries.get(identity) != entry:
+                self.channel.send(messages.HasAllocation(entry))
+        self._entries = there
+        done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
+        self._applying.append(done)
+        self.channel.send(messages.ApplyAllocations(node.resizes))
+        return done
 
     def publish_context_bytes(self, gpu_uuids: Iterable[str]) -> None:
         """Send the context charges of these GPUs, if they have changed."""
-        sizes = {uuid: self._context_bytes(uuid) for uuid in gpu_uuids}
+        sizes = {uuid: self.context_bytes(uuid) for uuid in gpu_uuids}
         new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
-            self._channel.send(messages.ContextCharges(tuple(messages.Context(*item) for item in new.items())))
+            self.channel.send(messages.ContextCharges(tuple(messages.GpuMemory(*item) for item in new.items())))
 
     def publish_overheads(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """Send what a share's processes hold beyond their charges, by slot and GPU."""
@@ -146,39 +220,25 @@ class Arbiter:
         )
         if overheads != share.overheads:
             share.overheads = overheads
-            self._channel.send(messages.ShareOverheads(share.tenant.key, overheads))
+            self.channel.send(messages.ShareOverheads(share.tenant.key, overheads))
 
     def publish_measured(self) -> None:
         """Announce, once, that overheads are known."""
         if not self._measured:
             self._measured = True
-            self._channel.send(messages.Measured())
+            self.channel.send(messages.Measured())
 
     def publish_activity(self, works: Mapping[tuple[str, str], bool]) -> None:
         """Send whether the driver has recently run work, by the GPU's UUID and the share's key."""
         if works:
-            self._channel.send(
-                messages.ShareActivities(tuple(messages.ShareActivity(*place, runs) for place, runs in works.items()))
-            )
+            activities = tuple(messages.ShareActivity(*place, runs) for place, runs in works.items())
+            self.channel.send(messages.ShareActivities(activities))
 
     def close(self) -> None:
         """Cancel open answers, and close the shares' pages."""
         for task in self._answering:
             task.cancel()
         self.shares.close()
-
-    def _apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
-        there = {entry.id: entry for entry in node.allocations}
-        for gone in self._entries.keys() - there.keys():
-            self._channel.send(messages.AllocationGone(gone))
-        for identity, entry in there.items():
-            if self._entries.get(identity) != entry:
-                self._channel.send(messages.HasAllocation(entry))
-        self._entries = there
-        done: asyncio.Future[tuple[Resize, ...]] = asyncio.get_running_loop().create_future()
-        self._applying.append(done)
-        self._channel.send(messages.ApplyAllocations(node.resizes))
-        return done
 
     def _on_message(self, message: messages.Message, descriptors: Sequence[int]) -> None:
         # Restart rather than go on after half a message: later answers would be matched to the wrong questions.
@@ -194,14 +254,14 @@ class Arbiter:
             case messages.ArbiterReady():
                 self.listening.set()
             case messages.Changed():
-                self._tell()
+                self.tell()
             case messages.Identify(container):
                 self._answer(self._identify(container))
             case messages.Measure():
                 self._answer(self._measure(message))
             case messages.LibraryRefused(container, sentence):
-                if self._refused is not None:
-                    self._refused(container, sentence)
+                if self.refused is not None:
+                    self.refused(container, sentence)
             case messages.ResizesApplied(resizes):
                 _set(self._applying.popleft(), resizes)
             case messages.RunningShareState():
@@ -213,7 +273,7 @@ class Arbiter:
             case messages.Reported():
                 self.reported = message
                 if self._turns is not None:
-                    self.shares.set_lease_reports(tuple(self._turns))
+                    self.shares.lease_reports = tuple(self._turns)
                     self._turns = None
                 _set(self._reporting.popleft(), None)
             case _:
@@ -229,27 +289,27 @@ class Arbiter:
         try:
             await self.report()  # the answer needs the current members
             share = self.shares.get(asked.share)
-            if share is not None and self._unclaimed_bytes is not None:
-                unclaimed_bytes = await self._unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
+            if share is not None and self.unclaimed_bytes is not None:
+                unclaimed_bytes = await self.unclaimed_bytes(share, (asked.pid, asked.start_ticks), asked.gpu)
         except Exception:
             logger.exception("Could not measure the unclaimed memory of a GPU", extra={"share": asked.share})
-        self._channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
+        self.channel.send(messages.UnclaimedMemory(asked.number, unclaimed_bytes))
 
     async def _identify(self, container: Container) -> None:
         try:
-            tenant = await self._lookup.tenant(container)
+            tenant = await self.lookup.tenant(container)
         except Exception:
             logger.exception("Could not find the share of a container", extra={"pod_uid": container.pod_uid})
             tenant = FAILED
         if isinstance(tenant, Tenant):
             self.publish_context_bytes(grant.uuid for grant in tenant.grants)
-            node = self._node()
+            node = self.node()
             gpus = node.gpu_by_uuid() if node is not None else {}
             known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)
-            sizes = tuple(messages.GpuSize(gpu.uuid, gpu.memory_bytes) for gpu in known)
-            self._channel.send(messages.Identified(container, tenant, gpus=sizes))
+            sizes = tuple(messages.GpuMemory(gpu.uuid, gpu.memory_bytes) for gpu in known)
+            self.channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
-            self._channel.send(messages.Identified(container, None, str(tenant)))
+            self.channel.send(messages.Identified(container, None, str(tenant)))
 
 
 def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:

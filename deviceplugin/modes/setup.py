@@ -19,9 +19,9 @@ from deviceplugin.hardware import nvml_call, nvml_mig, partitioner
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.modes.gpu_users import GpuUsers
-from deviceplugin.mps import limits, steps
-from deviceplugin.mps.control import ControlError
+from deviceplugin.mps import steps
 from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.supervisor import ControlError
 from deviceplugin.state.gpunode_copy import NodeEvents
 from gpushare import contract
 from gpushare.gpunode import Gpu, Mode
@@ -298,9 +298,9 @@ class MpsPart:
         if gpu.mig_enabled and not mig_was_disabled:
             raise SetUpError(f"{gpu.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
         try:
-            limits.check_replicas(assignment.replicas, known.compute_capability)
+            steps.check_replicas(assignment.replicas, known.compute_capability)
             await self.daemons.start(mps_spec(gpu, assignment, memory_bytes=known.memory_bytes))
-        except (limits.LimitError, ControlError, OSError) as error:
+        except (steps.LimitError, ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {gpu.uuid} does not run: {error}") from error
 
     async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart

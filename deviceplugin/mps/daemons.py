@@ -1,24 +1,263 @@
-"""The MPS daemons of a node, one for each GPU in mode mps."""
+"""The MPS daemons of a node, one for each GPU in mode mps: started, supervised, and stopped.
+
+A daemon runs in the background and the next agent finds it by its pipe, because the end of the daemon would end all its
+clients. Its end is noticed at once through a pidfd, not by polling.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import dataclasses
+import logging
 import os
-from collections.abc import Callable
+import re
+import shutil
+import signal
+import time
+import uuid
+from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Final
 
-from deviceplugin.mps import control, daemon_files, steps
-from deviceplugin.mps.daemon import MpsDaemon, SetComputeMode
+from deviceplugin.mps import steps, supervisor
+from deviceplugin.mps.steps import DaemonFiles
+from deviceplugin.mps.supervisor import Control, ControlError
+from gpushare.cluster import retrying
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_SECONDS: Final = 1.0
+MAX_PAUSE_SECONDS: Final = 30.0
+STEADY_SECONDS: Final = 60.0  # a daemon that ran for so long did not fail at its start
+PROBE_SECONDS: Final = 60.0  # finds daemons that run but hang
+PROBE_AGAIN_SECONDS: Final = 5.0  # after a probe without answer
+MAX_SILENCES: Final = 3  # in a row
+STOP_SECONDS: Final = 10.0
+MAX_LOG_BYTES: Final = 1 << 20  # per read
+_SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
+_SELINUX: Final = Path("/sys/fs/selinux")
+_SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
+
+SetComputeMode = Callable[[str, bool], Awaitable[None]]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class _Supervised:
-    daemon: MpsDaemon
-    task: asyncio.Task[None]
+@dataclasses.dataclass(eq=False)
+class MpsDaemon:
+    """The daemon of one `Spec`. problem: why it does not run, or "".
+
+    set_exclusive: sets a GPU's compute mode; may raise any exception with a sentence. changed: called when `problem`
+    has changed.
+    """
+
+    spec: steps.Spec
+    _: dataclasses.KW_ONLY
+    root: Path
+    program: Path
+    set_exclusive: SetComputeMode
+    changed: Callable[[], None]
+
+    def __post_init__(self) -> None:
+        self.files = DaemonFiles(self.root, self.spec.name)
+        self.problem = "it is not started yet"
+        self._control = Control(self.program, steps.environment(self.spec, self.files))
+        self._log_position: int | None = None
+        self._supervising: asyncio.Task[None] | None = None
+
+    def supervise(self) -> None:
+        """Restart the daemon whenever it fails, until `detach`. Call this after `start`, even if that failed."""
+        self._supervising = asyncio.create_task(self._restart(), name=f"mps-{self.spec.name}")
+
+    async def detach(self) -> None:
+        """Stop supervising, and leave the daemon running."""
+        if self._supervising is not None:
+            self._supervising.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._supervising
+
+    async def _restart(self) -> None:
+        failures = 0
+        while True:
+            began = time.monotonic()
+            try:
+                if self.problem:
+                    await self.start()
+                why = await self._wait_for_failure()
+            except (ControlError, OSError) as error:
+                why = str(error)
+            self._forward_log()
+            failures = 1 if time.monotonic() - began > STEADY_SECONDS else failures + 1
+            pause = retrying.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
+            self.files.started.unlink(missing_ok=True)
+            self._set_problem(why)
+            logger.warning(
+                "An MPS daemon does not run", extra={"daemon": self.spec.name, "reason": why, "pause": pause}
+            )
+            await asyncio.sleep(pause)
+
+    async def start(self) -> None:
+        """Start the daemon, unless it runs already, and set its limits. Raises ControlError or OSError."""
+        for step in steps.start(self.spec, self.files):
+            await self._do(step)
+        self._set_problem("")
+        logger.info("An MPS daemon runs", extra={"daemon": self.spec.name})
+
+    async def stop(self) -> None:
+        """Stop the daemon and its clients, and undo its setup; no-op if stopped. Raises ControlError or OSError."""
+        for step in steps.stop(self.spec, self.files):
+            await self._do(step)
+        self._set_problem("it is stopped")
+
+    async def _do(self, step: steps.Step) -> None:
+        match step:
+            case steps.SetComputeMode(exclusive, uuids):
+                for gpu in uuids:
+                    try:
+                        await self.set_exclusive(gpu, exclusive)
+                    except Exception as error:
+                        raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
+            case steps.MakeDirectory(path):
+                path.mkdir(parents=True, exist_ok=True)
+                path.chmod(steps.DIRECTORY_MODE)
+                if path == self.files.pipe and _SELINUX.exists():
+                    os.setxattr(path, "security.selinux", _SELINUX_LABEL)
+            case steps.RunDaemon():
+                if not await self._control.answers():
+                    await self._start()
+            case steps.Command(lines, stopping):
+                if stopping:
+                    await self._quit()
+                    return
+                for line in lines:
+                    await self._control.send(line)
+            case steps.Touch(path):
+                path.touch()
+            case steps.Remove(path):
+                if path.is_dir():
+                    shutil.rmtree(path)
+                else:
+                    path.unlink(missing_ok=True)
+            case steps.FollowLog(_, stop):
+                self._forward_log()
+                log = self.files.control_log
+                self._log_position = None if stop else log.stat().st_size if log.exists() else 0
+
+    async def _start(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = await self._pidfd()
+            if pidfd is None:
+                self._forget()  # a client may have put anything there, and the daemon would open it
+            else:
+                os.close(pidfd)
+        await self._control.start()
+
+    async def _quit(self) -> None:
+        """Ask the daemon to quit, and kill it if it does not."""
+        try:
+            pidfd = await self._pidfd()
+        except ProcessLookupError:
+            pidfd = None  # a client may have changed the PID: the pipe shows whether it runs
+        try:
+            with contextlib.suppress(ControlError):
+                await self._control.send("quit")
+            if pidfd is not None and not await _ended(pidfd, STOP_SECONDS):
+                logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
+                with contextlib.suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+                await _ended(pidfd, STOP_SECONDS)
+            self._forget()
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    async def _wait_for_failure(self) -> str:
+        """Wait until the daemon ends or hangs; return why it does not run any more."""
+        try:
+            pidfd = await self._pidfd()
+        except ProcessLookupError:
+            return "it has ended"
+        silences = 0
+        try:
+            while True:
+                pause_seconds = PROBE_AGAIN_SECONDS if silences else PROBE_SECONDS
+                if pidfd is None:
+                    await asyncio.sleep(pause_seconds)
+                elif await _ended(pidfd, pause_seconds):
+                    return "it has ended"
+                self._forward_log()
+                # A single missed answer may only mean a busy CPU, and stopping the daemon ends all its clients.
+                silences = 0 if await self._control.answers() else silences + 1
+                if silences == MAX_SILENCES:
+                    # A hung daemon would block the pipe of the next one.
+                    await self._quit()
+                    return "it did not answer"
+        finally:
+            if pidfd is not None:
+                os.close(pidfd)
+
+    async def _pidfd(self) -> int | None:
+        """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
+        try:
+            process = await asyncio.to_thread(
+                lambda: supervisor.find_process(self.files, supervisor.starter(self._control.program))
+            )
+        except ProcessLookupError:
+            self._forget()
+            raise
+        return process.pidfd if process is not None else None
+
+    def _forget(self) -> None:
+        """Remove the PID file, or what a client has put in its place."""
+        try:
+            self.files.pid_file.unlink(missing_ok=True)
+        except IsADirectoryError:
+            self.files.pid_file.rename(self.files.pipe / f".{uuid.uuid4().hex}")
+
+    def _forward_log(self) -> None:
+        if self._log_position is None:
+            return
+        try:
+            with self.files.control_log.open("rb") as log:
+                log.seek(self._log_position)
+                lines = log.read(MAX_LOG_BYTES).splitlines()
+                self._log_position = log.tell()
+        except FileNotFoundError:
+            return
+        for line in lines:
+            text = line.decode(errors="replace")
+            logger.debug("MPS", extra={"daemon": self.spec.name, "line": text})
+        # The daemon still answers, and starts a server for each new client, however often that fails.
+        failed = [line for line in lines if _SERVER_FAILED.search(line)]
+        if failed:
+            last = failed[-1].decode(errors="replace")
+            extra = {"daemon": self.spec.name, "times": len(failed), "line": last, "log": str(self.files.log)}
+            logger.warning("MPS servers failed, together with their clients", extra=extra)
+
+    def _set_problem(self, problem: str) -> None:
+        if problem != self.problem:
+            self.problem = problem
+            self.changed()
 
 
+async def _ended(pidfd: int, timeout_seconds: float) -> bool:
+    """Return whether the process ends within this time."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    # A daemon's parent is the first process of its container, which may be this one: reap it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
+    return True
+
+
+@dataclasses.dataclass(eq=False)
 class Daemons:
     """The daemons by name, which is the GPU's UUID.
 
@@ -26,98 +265,79 @@ class Daemons:
     set_exclusive: sets a GPU's compute mode. changed: called when the result of `problem` may have changed.
     """
 
-    def __init__(
-        self, *, root: Path, program: Path, set_exclusive: SetComputeMode, changed: Callable[[], None] = lambda: None
-    ) -> None:
-        self._root = root
-        self._program = program
-        self._set_exclusive = set_exclusive
-        self._notify = changed
-        self._supervised: dict[str, _Supervised] = {}
+    _: dataclasses.KW_ONLY
+    root: Path
+    program: Path
+    set_exclusive: SetComputeMode
+    changed: Callable[[], None] = lambda: None
+
+    def __post_init__(self) -> None:
+        self._daemons: dict[str, MpsDaemon] = {}
 
     async def start(self, spec: steps.Spec) -> None:
         """Start and supervise this daemon with these limits. Raises ControlError or OSError if it does not start.
 
         Even then it is retried until `stop`. A daemon that a former agent started is taken over with its clients.
         """
-        known = self._supervised.get(spec.name)
-        if known is not None and known.daemon.spec == spec and not known.daemon.problem:
+        known = self._daemons.get(spec.name)
+        if known is not None and known.spec == spec and not known.problem:
             return
         if known is not None:
-            await _cancel(known.task)
+            await known.detach()
         daemon = self._daemon(spec)
         try:
             await daemon.start()
         finally:
-            task = asyncio.create_task(daemon.run(), name=f"mps-{spec.name}")
-            self._supervised[spec.name] = _Supervised(daemon, task)
+            daemon.supervise()
+            self._daemons[spec.name] = daemon
             self._changed()
 
     async def stop(self, name: str) -> None:
         """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError."""
-        known = self._supervised.pop(name, None)
-        if known is not None:
-            await _cancel(known.task)
-        elif not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
-            return
-        spec = known.daemon.spec if known is not None else steps.Spec(name, (_unknown(name),))
-        daemon = known.daemon if known is not None else self._daemon(spec)
+        daemon = self._daemons.pop(name, None)
+        if daemon is None:
+            if not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
+                return
+            unknown = steps.MpsGpu(name, index=0, memory_bytes=0, replicas=1)
+            daemon = self._daemon(steps.Spec(name, (unknown,)))
+        await daemon.detach()
         self.files("").ready.unlink(missing_ok=True)
         await daemon.stop()
         self._changed()
 
     def problem(self, name: str) -> str:
         """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
-        known = self._supervised.get(name)
-        return "no MPS daemon is configured for it" if known is None else known.daemon.problem
+        return self._daemons[name].problem if name in self._daemons else "no MPS daemon is configured for it"
 
     def pids(self) -> frozenset[int]:
         """Return the PIDs of all running daemons, also of a former agent's. Blocking."""
-        names = {path.name for path in self._root.glob("*/") if path.is_dir()}
-        starter, pids = control.starter(self._program), set()
-        for name in names:
+        starter, pids = supervisor.starter(self.program), set()
+        for path in self.root.glob("*/"):
             with contextlib.suppress(ProcessLookupError):
-                process = daemon_files.find_process(self.files(name), starter)
+                process = supervisor.find_process(self.files(path.name), starter) if path.is_dir() else None
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)
         return frozenset(pids)
 
-    def files(self, name: str) -> daemon_files.DaemonFiles:
-        """Return the paths of the daemon of this name."""
-        return daemon_files.DaemonFiles(self._root, name)
+    def files(self, name: str) -> DaemonFiles:
+        return DaemonFiles(self.root, name)
 
     async def detach(self) -> None:
         """Stop supervising, and leave the daemons running for their clients and the next agent."""
-        for known in self._supervised.values():
-            await _cancel(known.task)
-
-    async def stop_all(self) -> None:
-        """Stop all daemons."""
-        self.files("").ready.unlink(missing_ok=True)
-        for name in list(self._supervised):
-            await self.stop(name)
+        for daemon in self._daemons.values():
+            await daemon.detach()
 
     def _daemon(self, spec: steps.Spec) -> MpsDaemon:
         return MpsDaemon(
-            spec, root=self._root, program=self._program, set_exclusive=self._set_exclusive, changed=self._changed
+            spec, root=self.root, program=self.program, set_exclusive=self.set_exclusive, changed=self._changed
         )
 
     def _changed(self) -> None:
         ready = self.files("").ready
-        if all(not known.daemon.problem for known in self._supervised.values()):
-            self._root.mkdir(parents=True, exist_ok=True)
+        if all(not daemon.problem for daemon in self._daemons.values()):
+            self.root.mkdir(parents=True, exist_ok=True)
             ready.touch()
         else:
             ready.unlink(missing_ok=True)
-        self._notify()
-
-
-def _unknown(uuid: str) -> steps.MpsGpu:
-    return steps.MpsGpu(uuid, index=0, memory_bytes=0, replicas=1)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+        self.changed()

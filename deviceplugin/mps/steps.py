@@ -1,4 +1,6 @@
-"""Starting and stopping an MPS daemon, as lists of steps. Pure.
+"""An MPS daemon's files, its clients' limits, and the steps that start and stop it. Pure.
+
+MPS does not know pods: its limits hold for each client process. https://docs.nvidia.com/deploy/mps/
 
 A daemon for a single GPU gets that GPU in CUDA_VISIBLE_DEVICES, so that daemons cannot claim each other's GPUs, and the
 only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVIDIA's plugin, sees all GPUs of the node.
@@ -11,10 +13,93 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import limits
-from deviceplugin.mps.daemon_files import PIPE_VARIABLE, PROGRAM, DaemonFiles
+from gpushare import errors
+from gpushare.modes import hardware_gpu
 
 DIRECTORY_MODE: Final = 0o755
+READY: Final = ".ready"
+PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+# All environment variables of the daemon, and of the program that starts it and sends it commands.
+VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
+_MIB: Final = 1 << 20
+
+
+class LimitError(errors.GpushareError):
+    """A GPU is shared by more replicas than it takes clients."""
+
+
+def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> None:
+    """Raise LimitError if a GPU cannot be shared by this many replicas."""
+    most = hardware_gpu.max_mps_clients(compute_capability, as_nvidia=as_nvidia)
+    if replicas > most:
+        raise LimitError(f"maximum allowed replicas exceeded: {replicas} > {most}: lower replicas under sharing.mps")
+
+
+def memory_mib(total_bytes: int, *, replicas: int, shares: int = 1) -> int | None:
+    """Return the memory limit of `shares` out of `replicas`, in whole MiB; None if the GPU's memory is unknown."""
+    return shares * (total_bytes // replicas // _MIB) if total_bytes > 0 else None
+
+
+def thread_percent(replicas: int, *, shares: int = 1) -> int:
+    """Return the part of the multiprocessors for `shares` out of `replicas`, in whole per cent, at least 1."""
+    return max(1, min(100, 100 * shares // replicas))
+
+
+def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict[str, str]:
+    """Return the environment variables that limit a container with this many replicas.
+
+    The daemon's limits are for every process, and a process can only tighten them. So the daemon allows what the
+    largest container can have.
+    """
+    mib = memory_mib(total_bytes, replicas=replicas, shares=held)
+    memory = {} if mib is None else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mib}M"}
+    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(thread_percent(replicas, shares=held)), **memory}
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DaemonFiles:
+    """The paths of a daemon's files, below the root that the configuration names (`mpsRoot`).
+
+    name: a GPU's UUID, or a resource if one daemon serves all its GPUs.
+    """
+
+    root: Path
+    name: str
+
+    @property
+    def directory(self) -> Path:
+        return self.root / self.name
+
+    @property
+    def pipe(self) -> Path:
+        """The directory that clients connect through."""
+        return self.directory / "pipe"
+
+    @property
+    def log(self) -> Path:
+        return self.directory / "log"
+
+    @property
+    def control_log(self) -> Path:
+        return self.log / "control.log"
+
+    @property
+    def started(self) -> Path:
+        """A file that exists while the daemon's limits are set."""
+        return self.directory / ".started"
+
+    @property
+    def pid_file(self) -> Path:
+        return self.pipe / "nvidia-cuda-mps-control.pid"
+
+    @property
+    def ready(self) -> Path:
+        """A file that exists while all daemons of the node run."""
+        return self.root / READY
+
+    @property
+    def shm(self) -> Path:
+        return self.root / "shm"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -47,10 +132,6 @@ class SetComputeMode:
     exclusive: bool
     uuids: tuple[str, ...]
 
-    def __str__(self) -> str:
-        mode = "EXCLUSIVE_PROCESS" if self.exclusive else "DEFAULT"
-        return f"set compute mode {mode}" + (f" on {' and '.join(self.uuids)}" if self.uuids else "")
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeDirectory:
@@ -58,18 +139,12 @@ class MakeDirectory:
 
     path: Path
 
-    def __str__(self) -> str:
-        return f"create {self.path} mode {DIRECTORY_MODE:04o}"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDaemon:
     """Start the daemon in the background, with exactly this environment."""
 
     environment: Mapping[str, str]
-
-    def __str__(self) -> str:
-        return f"run {PROGRAM} -d with {' and '.join(self.environment)} only"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,19 +154,12 @@ class Command:
     lines: tuple[str, ...]
     stopping: bool = False
 
-    def __str__(self) -> str:
-        return f"control command {self.lines[0]}" if self.stopping else "control commands"
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touch:
-    """Create a marker file. last: wait with it until all daemons of the node run."""
+    """Create a marker file."""
 
     path: Path
-    last: bool = False
-
-    def __str__(self) -> str:
-        return f"touch {self.path}{' (after all daemons)' if self.last else ''}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,9 +167,6 @@ class Remove:
     """Remove a file or directory."""
 
     path: Path
-
-    def __str__(self) -> str:
-        return f"remove {self.path}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -111,19 +176,11 @@ class FollowLog:
     path: Path
     stop: bool = False
 
-    def __str__(self) -> str:
-        return "stop tail" if self.stop else f"tail {self.path.parent.name}/{self.path.name}"
-
 
 Step = SetComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
 
 
-# All environment variables of the program.
-VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
-
-
 def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
-    """Return the environment of the daemon and of the program that sends it commands."""
     variables = {PIPE_VARIABLE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
@@ -134,18 +191,17 @@ def limit_commands(spec: Spec) -> tuple[str, ...]:
     """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all."""
     commands = []
     for position, gpu in enumerate(spec.gpus):
-        mib = limits.memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)
+        mib = memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)
         if mib is not None:
             ordinal = position if spec.alone else gpu.index
             commands.append(f"set_default_device_pinned_mem_limit {ordinal} {mib}M")
     # MPS has no percentage per GPU: for GPUs that are shared differently, this is the average.
     replicas = sum(gpu.replicas for gpu in spec.gpus) // len(spec.gpus)
     at_once = min(gpu.at_once for gpu in spec.gpus)
-    return (*commands, f"set_default_active_thread_percentage {limits.thread_percent(replicas, shares=at_once)}")
+    return (*commands, f"set_default_active_thread_percentage {thread_percent(replicas, shares=at_once)}")
 
 
 def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
-    """Return the steps that start the daemon with its limits."""
     return (
         SetComputeMode(True, tuple(gpu.uuid for gpu in spec.gpus)),
         MakeDirectory(files.pipe),
@@ -153,7 +209,7 @@ def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
         RunDaemon(environment(spec, files)),
         Command(limit_commands(spec)),
         Touch(files.started),
-        FollowLog(files.log / "control.log"),
+        FollowLog(files.control_log),
     )
 
 
@@ -161,7 +217,7 @@ def stop(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
     """Return the steps that stop the daemon, and clean up after a partial start."""
     return (
         Command(("quit",), stopping=True),
-        FollowLog(files.log / "control.log", stop=True),
+        FollowLog(files.control_log, stop=True),
         SetComputeMode(False, tuple(gpu.uuid for gpu in spec.gpus)),
         Remove(files.started),
         Remove(files.log),

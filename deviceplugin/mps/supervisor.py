@@ -1,7 +1,8 @@
-"""`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's.
+"""Runs `nvidia-cuda-mps-control`: to start MPS daemons, send them commands and find their processes.
 
-It has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to root, so
-only root can connect.
+A daemon ends with the container that it was started in. So that it outlives the agent, a keeper in another container
+can run the program for the agent: `python -m deviceplugin.mps.supervisor`. It listens on a socket: one JSON line in,
+one out. It has no state and runs one program only. The socket belongs to root, so only root can connect.
 """
 
 from __future__ import annotations
@@ -13,16 +14,232 @@ import json
 import logging
 import os
 import socket as sockets
+import stat
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from deviceplugin.mps import control
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import KernelProcess
+from deviceplugin.mps import steps
 from gpushare.daemon import lifecycle
 
 logger = logging.getLogger(__name__)
 
+SECONDS: Final = 15.0
+CONNECT_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
+MAX_BYTES: Final = 1 << 20  # per line
+MAX_PID_BYTES: Final = 32
+MAX_ENVIRONMENT_BYTES: Final = 1 << 17
+# The kernel's name of both control daemon and server: it keeps 15 characters.
+COMM: Final = b"nvidia-cuda-mps-control"[:15]
+DESCRIPTION: Final = (
+    "`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's. It "
+    "has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to "
+    "root, so only root can connect."
+)
+_ARGUMENTS: Final = ((), ("-d",))
+ALIVE: Final = "get_default_active_thread_percentage"  # every version has this command, and it changes nothing
+
+
+class ControlError(Exception):
+    """The program could not be run, or the daemon did not answer; the message gives the command and the remedy."""
+
+
+class Control:
+    """Starts one MPS daemon and sends it commands, with NVIDIA's control program.
+
+    program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it. environment: the daemon's, which names
+    its pipe directory.
+    """
+
+    def __init__(self, program: Path, environment: Mapping[str, str]) -> None:
+        self.program = program
+        self._environment = dict(environment)
+
+    async def start(self) -> None:
+        """Start the daemon in the background. Raises ControlError."""
+        await self._run(("-d",), "")
+
+    async def send(self, command: str) -> str:
+        """Send a command and return the daemon's answer. Raises ControlError."""
+        return await self._run((), f"{command}\n")
+
+    async def answers(self) -> bool:
+        try:
+            await self.send(ALIVE)
+        except ControlError:
+            return False
+        return True
+
+    async def _run(self, arguments: tuple[str, ...], commands: str) -> str:
+        shown = f"{self.program} {' '.join(arguments) or commands.strip()}"
+        outcome = await run(self.program, DaemonCall(arguments, self._environment, commands))
+        if outcome.problem:
+            raise ControlError(f"{shown} {outcome.problem}")
+        if outcome.code != 0:
+            raise ControlError(f"{shown} failed ({outcome.code}): {outcome.output or 'without output'}")
+        return outcome.output
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class DaemonCall:
+    """A run of the program. commands: its input."""
+
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    commands: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CallResult:
+    """The result of a run. problem: why the program could not be run, or ""."""
+
+    code: int = 0
+    output: str = ""
+    problem: str = ""
+
+
+async def run(program: Path, call: DaemonCall) -> CallResult:
+    """Run the program, or have the keeper run it if `program` is a socket."""
+    is_keeper = program.is_socket()  # noqa: ASYNC240 - one quick call
+    try:
+        async with asyncio.timeout(SECONDS):
+            return await (_run_by_keeper(program, call) if is_keeper else _run(program, call))
+    except TimeoutError:
+        return CallResult(problem=f"took longer than {SECONDS:.0f} s: the daemon hangs")
+
+
+async def _run(program: Path, call: DaemonCall) -> CallResult:
+    try:
+        process = await asyncio.create_subprocess_exec(
+            program,
+            *call.arguments,
+            env=dict(call.environment),
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+    except OSError as error:
+        return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver; give its full path")
+    try:
+        output, _ = await process.communicate(call.commands.encode())
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
+
+
+async def _run_by_keeper(keeper: Path, call: DaemonCall) -> CallResult:
+    try:
+        reader, writer = await asyncio.open_unix_connection(keeper, limit=MAX_BYTES)
+        try:
+            writer.write(encode(call))
+            document = _document(await reader.readline())
+        finally:
+            writer.close()
+        return CallResult(int(document["code"]), str(document["output"]), str(document["problem"]))
+    except (OSError, ValueError, KeyError) as error:
+        return CallResult(problem=f"cannot be run, as the keeper of MPS daemons does not answer there: {error}")
+
+
+def encode(message: DaemonCall | CallResult) -> bytes:
+    return f"{json.dumps(dataclasses.asdict(message))}\n".encode()
+
+
+def decode(line: bytes) -> DaemonCall:
+    """Parse a line. Raises ValueError for anything but a call that agents make."""
+    document = _document(line)
+    call = DaemonCall(
+        tuple(map(str, document.get("arguments", ()))),
+        {str(name): str(value) for name, value in dict(document.get("environment", {})).items()},
+        str(document.get("commands", "")),
+    )
+    if call.arguments not in _ARGUMENTS or not call.environment.keys() <= steps.VARIABLES:
+        raise ValueError(f"{call.arguments} with variables {sorted(call.environment)} is not a call that agents make")
+    return call
+
+
+def _document(line: bytes) -> dict[str, Any]:
+    document = json.loads(line)
+    if not isinstance(document, dict):
+        raise ValueError("it is not an object")  # noqa: TRY004 - of JSON, so a wrong value
+    return document
+
+
+def starter(program: Path) -> int | None:
+    """Return the PID of the process that starts daemons: this one, or the keeper; None if it is down. Blocking."""
+    if not program.is_socket():
+        return os.getpid()
+    with sockets.socket(sockets.AF_UNIX) as connection:
+        connection.settimeout(CONNECT_SECONDS)
+        try:
+            connection.connect(str(program))
+            keeper = kernel_process.peer(connection)
+        except OSError:
+            return None
+    os.close(keeper.pidfd)
+    return keeper.pid
+
+
+def find_process(
+    files: steps.DaemonFiles, starter: int | None, *, proc: Path = kernel_process.PROC
+) -> KernelProcess | None:
+    """Return the daemon that has this pipe, or None if that is unknown. Raises ProcessLookupError if none runs.
+
+    starter: the PID of the process that starts daemons, None if it does not answer. The caller closes the pidfd.
+
+    A killed daemon leaves its PID file behind, next to its pipe, and its PID may belong to another process by now.
+    Clients can write there too, because their containers mount that directory. So a process counts only if it runs
+    where daemons are started, in the agent's or the keeper's container, and has this very pipe in its environment.
+    """
+    pid = _read_pid(files.pid_file)
+    if pid is None or starter is None:
+        return None
+    identified = kernel_process.with_start(pid, proc=proc)
+    process = kernel_process.find(*identified, proc=proc) if identified is not None else None
+    if process is None:
+        raise ProcessLookupError(f"process {pid} has ended")
+    # The pidfd is open already, so the PID cannot pass to another process while this one is inspected.
+    try:
+        own, starters = (kernel_process.container_of(kernel_process.cgroups(one, proc=proc)) for one in (pid, starter))
+        is_daemon = own == starters and _has_pipe(proc / str(pid), files.pipe)
+    except PermissionError:
+        os.close(process.pidfd)
+        return None
+    except OSError:
+        is_daemon = False
+    if not is_daemon:
+        os.close(process.pidfd)
+        raise ProcessLookupError(f"process {pid} is no MPS daemon with the pipe {files.pipe}")
+    return process
+
+
+def _has_pipe(directory: Path, pipe: Path) -> bool:
+    with (directory / "environ").open("rb") as file:
+        variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
+    is_control = (directory / "comm").read_bytes().strip() == COMM
+    return is_control and os.fsencode(f"{steps.PIPE_VARIABLE}={pipe}") in variables
+
+
+def _read_pid(path: Path) -> int | None:
+    """Return the number in a PID file, which clients can replace by anything; None if it has none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in {0, os.geteuid()}:
+            return None
+        return int(os.read(descriptor, MAX_PID_BYTES))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
 
 
 async def serve(socket: Path, program: Path, daemon: lifecycle.Daemon) -> None:
@@ -35,23 +252,20 @@ async def serve(socket: Path, program: Path, daemon: lifecycle.Daemon) -> None:
             if not line:  # the agent only reads the PID of this process
                 writer.close()
                 return
-            call = control.decode(line)
-            outcome = await control.run(program, call)
-            logger.info(
-                "Ran the control program",
-                extra={"arguments": call.arguments, "commands": call.commands, "code": outcome.code},
-            )
+            call = decode(line)
+            outcome = await run(program, call)
+            extra = {"arguments": call.arguments, "commands": call.commands, "code": outcome.code}
+            logger.info("Ran the control program", extra=extra)
         except (TimeoutError, ValueError) as error:
-            outcome = control.CallResult(problem=f"was not run: {error}")
+            outcome = CallResult(problem=f"was not run: {error}")
         try:
-            writer.write(f"{json.dumps(dataclasses.asdict(outcome))}\n".encode())
+            writer.write(encode(outcome))
             await writer.drain()
             writer.close()
         except ConnectionError as error:
             logger.warning("The agent has closed the connection", extra={"err": str(error)})
 
-    bound = listening(socket)
-    server = await asyncio.start_unix_server(answer, sock=bound, limit=control.MAX_BYTES)
+    server = await asyncio.start_unix_server(answer, sock=listening(socket), limit=MAX_BYTES)
     logger.info("Serving", extra={"socket": str(socket), "program": str(program)})
     try:
         await daemon.stopping.wait()
@@ -75,7 +289,7 @@ def listening(path: Path) -> sockets.socket:
 
 def main(arguments: list[str]) -> int:
     """Run until stopped; return the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m deviceplugin.mps.supervisor", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m deviceplugin.mps.supervisor", description=DESCRIPTION)
     parser.add_argument("--socket", type=Path, required=True, help="socket that the agent connects to")
     parser.add_argument("--program", type=Path, default=Path("/usr/bin/nvidia-cuda-mps-control"), help="(%(default)s)")
     options = parser.parse_args(arguments)

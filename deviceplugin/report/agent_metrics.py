@@ -13,8 +13,8 @@ from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
-from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.scheduling.leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.audit import node_audit
 from deviceplugin.audit.node_audit import NodeAudit
 from deviceplugin.report import share_metrics, share_peaks

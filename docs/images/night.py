@@ -12,8 +12,8 @@ from collections.abc import Iterator
 
 import prometheus_client
 
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
-from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.scheduling.leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.node_audit import AuditedProcess, AuditedShare, LimitState, NodeAudit, SeenProcess
 from deviceplugin.report import agent_metrics

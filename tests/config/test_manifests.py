@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import gpushare
 from deviceplugin import agent_settings
-from deviceplugin.mps import daemon_files
+from deviceplugin.mps import steps
 from gpushare import contract, errors, quantity
 from gpushare import request as requests
 from gpushare.config.node_settings import NodeSettings
@@ -293,7 +293,7 @@ def test_the_agent_finds_the_mps_keeper() -> None:
     sources = {volume["name"]: volume["hostPath"]["path"] for volume in spec["volumes"]}
     mounts = {mount["mountPath"]: sources[mount["name"]] for mount in container["volumeMounts"]}
     # Allocate gives clients the second path.
-    mps_paths = daemon_files.DaemonFiles(parsed.mps_root, "GPU-a")
+    mps_paths = steps.DaemonFiles(parsed.mps_root, "GPU-a")
     assert mounts == {str(mps_paths.root): str(mps_paths.root), "/dev/shm": str(mps_paths.shm)}
     assert spec["hostPID"] is True
     assert spec["affinity"] == agent["affinity"]

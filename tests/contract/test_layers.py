@@ -96,7 +96,7 @@ def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         ),
         (
             "deviceplugin/arbiter/planted.py",
-            "from deviceplugin.link import running_shares",
+            "from deviceplugin.link import node_shares",
             "The arbiter does not import",
         ),
         (

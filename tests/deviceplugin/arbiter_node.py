@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin import cluster_objects
-from deviceplugin.arbiter import departed, share_resizing, socket_server
+from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
-from deviceplugin.arbiter.departed import DepartedShares
-from deviceplugin.arbiter.ledgers import share_ledgers
+from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_resizing import DepartedShares
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.kernel import RegisteredMap
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.link import lookup
+from deviceplugin.link import node_shares
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_errors
@@ -33,6 +33,11 @@ from tests import builders
 GIB = 1 << 30
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(4)]
 ROOT = Path(__file__).parents[2]
+
+
+async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
+    del share, slot, gpu
+    return None
 
 
 def uid(name: str) -> str:
@@ -85,9 +90,9 @@ class ArbiterNode:
         self.writes_status = True
         self.measured = True
         self.gpu_bytes = 0  # per GPU; 0 if unknown
-        self.departed_seconds = departed.WAIT_SECONDS
+        self.departed_seconds = share_resizing.WAIT_SECONDS
         self.context_bytes: Callable[[str], int] = lambda _: 0
-        self.unclaimed_bytes = share_ledgers.nothing_known
+        self.unclaimed_bytes = nothing_known
         self.registered: RegisteredMap | None = None  # registers processes with the kernel
         self.identify: Callable[[int], Container | Refusal] = identify
         self.proc = Path("/proc")  # the /proc that the ledgers read
@@ -143,7 +148,7 @@ class ArbiterNode:
         )
         self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), pod_shares))
 
-    def lookup(self) -> lookup.Lookup:
+    def lookup(self) -> node_shares.Lookup:
         async def ask_pods() -> list[dict[str, Any]]:
             self.asked += 1
             if not self.api_server_answers:
@@ -154,7 +159,7 @@ class ArbiterNode:
             self.asked += 1
             return self.gpunode()
 
-        return lookup.Lookup(
+        return node_shares.Lookup(
             pods=lambda: map(cluster_objects.trimmed_pod, self.pods if self.seen_pods is None else self.seen_pods),
             node=self.seen_node,
             ask_pods=ask_pods,

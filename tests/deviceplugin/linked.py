@@ -7,10 +7,10 @@ import socket
 from collections.abc import Awaitable, Callable, Iterator
 
 from deviceplugin.arbiter.agent_channel import AgentChannel
-from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.messages import Channel
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.link.arbiter import Arbiter, Who
-from deviceplugin.link.running_shares import RunningShare
+from deviceplugin.link.node_shares import RunningShare
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
 

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.messages import Channel
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.link import arbiter
-from deviceplugin.link import arbiter_process as processes
-from deviceplugin.link.arbiter_process import ArbiterError
-from deviceplugin.link.running_shares import RunningShare
+from deviceplugin.link import arbiter as processes
+from deviceplugin.link.arbiter import ArbiterError
+from deviceplugin.link.node_shares import RunningShare
 from gpushare import contract
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Resize

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter.ledgers import ledger_record, share_ledgers
+from deviceplugin.arbiter import share_ledger, share_ledgers
 from deviceplugin.audit import overhead
 from deviceplugin.hardware import gpu_health
 from deviceplugin.host import kernel_process, records
@@ -62,24 +62,24 @@ async def test_a_ledger_with_an_unknown_page_layout_is_set_aside(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     BEFORE.run(writes_ledgers, str(tmp_path))
-    (path,) = ledger_record.all_in(tmp_path)
+    (path,) = share_ledger.record_paths(tmp_path)
     record = json.loads(path.read_text())
     path.write_text(json.dumps({**record, "layout": contract.PAGES_LAYOUT + 1, "boot_id": kernel_process.boot_id()}))
     share_ledgers.ShareLedgers(tmp_path).recover()
     (problem,) = [entry for entry in caplog.records if entry.message == "Dropped a ledger's record"]
     assert "its pages have layout 1, unknown to this agent" in str(vars(problem)["err"])
-    assert ledger_record.all_in(tmp_path) == []
+    assert share_ledger.record_paths(tmp_path) == []
     assert path.with_name(f"{path.name}{records.UNREADABLE}").exists()
 
 
 def test_unknown_fields_of_a_newer_ledger_record_are_ignored(tmp_path: Path) -> None:
     BEFORE.run(writes_ledgers, str(tmp_path))
-    (path,) = ledger_record.all_in(tmp_path)
-    meant, record = ledger_record.read(path), json.loads(path.read_text())
+    (path,) = share_ledger.record_paths(tmp_path)
+    meant, record = share_ledger.read_record(path), json.loads(path.read_text())
     record["tenant"]["newer"] = record["newer"] = 1
     record["tenant"]["grants"][0]["newer"] = [1]
     path.write_text(json.dumps(record))
-    assert ledger_record.read(path) == meant
+    assert share_ledger.read_record(path) == meant
 
 
 SINCE_THIS_RELEASE = "gpushare_share_beyond_limit_compute_ratio"  # a metric

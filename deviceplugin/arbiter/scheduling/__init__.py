@@ -1,13 +1,9 @@
-"""Leases of GPUs: which share may launch on a GPU, and for how long.
+"""Leases of GPUs: which share may launch on a GPU, and for how long. All but `leases` is pure: events in, commands out.
 
-next_share       picks the share to serve next; pure
-account          how much GPU time a share is owed and may still use; pure
-wait_queue       the waiting shares of one GPU, sorted; pure
-gpu_share        one share's state at one GPU; pure
-lease_scheduler  grants, revokes and ends the leases of one GPU: events in, commands out; pure
-coscheduled_gpu  the same scheduler, with the operations that gangs need; pure
-gangs            schedules shares that use several GPUs together; pure
-lease_history    recent use, waiting times, and the debts of shares without a process; pure
-gpu_leases       turns messages of clients into scheduler events, and commands into messages
-leases           the leases of all GPUs, with timers
+account           how much GPU time a share is owed and may still use, and which share goes first
+gpu_share         one share's state at one GPU, its recent use, waiting times and debts
+lease_scheduler   grants, revokes and ends the leases of one GPU
+coscheduled_gpu   the same scheduler, with the operations that gangs need
+gangs             schedules shares that use several GPUs together
+leases            turns messages of clients into events, and commands into messages, with timers
 """

@@ -1,4 +1,4 @@
-"""How much GPU time a share is owed and may still use on one GPU. Pure: time is a parameter, in nanoseconds.
+"""The balances of a share on one GPU, and which share they put first. Pure: time is a parameter, in nanoseconds.
 
 Three balances, updated at every event:
 
@@ -8,18 +8,20 @@ Three balances, updated at every event:
   room     what the limit still allows: a bucket that fills at the rate `limit` and drains at rate 1 while the share
            holds the GPU. Overruns are paid in full: after a kernel of one minute, a share with a limit of 10 %
            pauses for nine.
-  surplus  unclaimed time that the share has had, divided by its weight: the share with the least is served next.
+  surplus  unclaimed time that the share has had, divided by its weight.
 
-Debts in either direction are capped at ten seconds: a guarantee is not made up for without end.
-
-A sliding window would be simpler for the first two, but it forgets a debt after ten seconds, and repeats every burst
-ten seconds later. Over any ten seconds in which a share wants the GPU, these balances guarantee the same as the window.
+Debts in either direction are capped at ten seconds: a guarantee is not made up for without end. A sliding window would
+be simpler for the first two, but it forgets a debt after ten seconds, and repeats every burst ten seconds later. Over
+any ten seconds in which a share wants the GPU, these balances guarantee the same as the window.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import enum
+import itertools
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 MILLISECOND_NS: Final = 1_000_000
@@ -34,6 +36,10 @@ MIN_TURN_NS: Final = 20 * MILLISECOND_NS  # even with the lowest limit
 # Headroom in the bucket: it goes on filling while a timer is late, so no time is lost.
 SPARE_NS: Final = 10 * MILLISECOND_NS
 MIN_WEIGHT: Final = 0.01  # of a share without a request, in the split of unclaimed time
+NOTHING_NS: Final = 1.0  # smaller debts count as zero, because balances are sums of fractions
+
+# Whether it is of the latency class and owed time; the time owed; how far its surplus is behind.
+Standing = tuple[bool, float, float]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,12 +74,10 @@ class Account:
         self.at_ns = now_ns
 
     def change(self, entitlement: Entitlement, now_ns: int) -> None:
-        """Change request and limit. Balances stay as they are."""
         self.pass_time(now_ns)
         self.entitlement = entitlement
 
     def held_by_ns(self, now_ns: int) -> int:
-        """Return all time charged so far."""
         return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not PayingAccount.NOTHING else 0)
 
     def set(self, now_ns: int, *, wanting: bool | None = None, charge: PayingAccount | None = None) -> None:
@@ -85,7 +89,6 @@ class Account:
             self.charge = charge
 
     def pass_time(self, now_ns: int) -> None:
-        """Update the balances to the present."""
         passed_ns = now_ns - self.at_ns
         if passed_ns <= 0:
             return
@@ -102,12 +105,10 @@ class Account:
 
     @property
     def weight(self) -> float:
-        """The share's weight in the split of unclaimed time."""
         return max(self.entitlement.request_percent / 100, MIN_WEIGHT)
 
     @property
     def limited(self) -> bool:
-        """Whether the share has a limit."""
         return self.entitlement.limit_percent < 100
 
     def eligible(self) -> bool:
@@ -125,6 +126,28 @@ class Account:
         if not self.limited:
             return None
         return max(0, int(self.room_ns * 100 / (100 - self.entitlement.limit_percent)))
+
+    def is_owed(self) -> bool:
+        """Whether the share has guaranteed time coming."""
+        return self.owed_ns > NOTHING_NS
+
+    def charge_of_turn(self) -> PayingAccount:
+        """Return the balance that pays for a turn that begins now."""
+        return PayingAccount.OWED if self.is_owed() else PayingAccount.SURPLUS
+
+    def standing(self, surplus_ns: float) -> Standing:
+        """Return a rank with the same order as `choose`: the greatest is served first. Ranks of GPUs are comparable.
+
+        surplus_ns: the highest surplus that a share served from unclaimed time has had on the account's GPU.
+        """
+        owed_ns = self.owed_ns if self.is_owed() else 0.0
+        return owed_ns > 0 and self.entitlement.latency, owed_ns, surplus_ns - self.surplus_ns
+
+    def interrupts(self, holder: Account) -> bool:
+        """Whether this share, which has just begun to wait, may interrupt the holder's turn."""
+        if not self.eligible() or not self.entitlement.latency or not self.is_owed():
+            return False
+        return not (holder.entitlement.latency and holder.is_owed())
 
     @property
     def _least_room_ns(self) -> float:
@@ -154,3 +177,116 @@ class Account:
             # nothing for a moment between two of them.
             owed_ns = max(self._credit_ns, self.owed_ns - passed_ns)
         self.owed_ns = max(-float(WINDOW_NS), owed_ns)
+
+
+def choose(candidates: Mapping[str, Account]) -> str | None:
+    """Return the key of the share to serve, among those whose limits allow it. Ties go to the first in the mapping.
+
+    Shares of the latency class go first while they are owed time, then the share that is owed most. If no share is owed
+    time, the one with the least unclaimed time for its weight is next.
+    """
+    able = {key: account for key, account in candidates.items() if account.eligible()}
+    if not able:
+        return None
+    owed = {key: account for key, account in able.items() if account.is_owed()}
+    urgent = {key: account for key, account in owed.items() if account.entitlement.latency}
+    if owed:
+        return max(urgent or owed, key=lambda key: owed[key].owed_ns)
+    return min(able, key=lambda key: able[key].surplus_ns)
+
+
+_Entry = tuple[float, int, str]  # the sort key, then the order of arrival
+_Queue = tuple[int, bool] | str  # request and class, or one of the two below
+_SURPLUS: Final = "surplus"
+_THROTTLED: Final = "throttled"
+
+
+class WaitQueue:
+    """The shares that wait for one GPU, sorted. Late shares, which are charged while they wait, are in no queue.
+
+    Debts change all the time, but they grow at the same rate for equal requests, so the order among these stays the
+    same. There is a queue for each request, and only the heads of the queues are compared. Requests add up to at most
+    100 %, so there are at most thirteen different ones, however many shares wait.
+    """
+
+    def __init__(self) -> None:
+        self._accounts: dict[str, Account] = {}
+        self._charged: set[str] = set()
+        self._queues: dict[_Queue, list[_Entry]] = {_SURPLUS: [], _THROTTLED: []}
+        self._places: dict[str, list[tuple[_Queue, _Entry]]] = {}
+        self._numbers = itertools.count()
+
+    def __len__(self) -> int:
+        return len(self._accounts)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._accounts
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._accounts)
+
+    def add(self, key: str, account: Account, now_ns: int) -> None:
+        """Add a share, or re-sort it after a change other than the passing of time."""
+        self.discard(key)
+        account.pass_time(now_ns)
+        self._accounts[key] = account
+        if account.charge is not PayingAccount.NOTHING:
+            self._charged.add(key)
+            return
+        number = next(self._numbers)
+        if not account.eligible():
+            self._enter(key, _THROTTLED, (now_ns + account.eligible_in_ns(), number, key))
+            return
+        percent = account.entitlement.request_percent
+        ahead = percent / 100 * now_ns - account.owed_ns
+        self._enter(key, (percent, account.entitlement.latency), (ahead, number, key))
+        self._enter(key, _SURPLUS, (account.surplus_ns, number, key))
+
+    def discard(self, key: str) -> None:
+        """Remove the share; no-op if absent."""
+        if self._accounts.pop(key, None) is None:
+            return
+        self._charged.discard(key)
+        for name, entry in self._places.pop(key, ()):
+            queue = self._queues[name]
+            del queue[bisect.bisect_left(queue, entry)]
+            if not queue and not isinstance(name, str):
+                del self._queues[name]
+
+    def first(self, now_ns: int) -> str | None:
+        """Return the share to serve now, or None if no limit allows one."""
+        return choose(self.heads(now_ns)) if self._accounts else None
+
+    @property
+    def able(self) -> bool:
+        """Whether a share waits that was not throttled by its limit when last checked."""
+        return bool(self._queues[_SURPLUS])
+
+    def heads(self, now_ns: int) -> Mapping[str, Account]:
+        """Return the heads of the queues, one of which is the first share."""
+        self._admit_eligible(now_ns)
+        heads = {queue[0][2] for name, queue in self._queues.items() if queue and name != _THROTTLED}
+        candidates = {key: self._accounts[key] for key in sorted(heads | self._charged)}
+        for account in candidates.values():
+            account.pass_time(now_ns)
+        return candidates
+
+    def next_ns(self, now_ns: int) -> int | None:
+        """Return when the limit of the next throttled share lets it begin; None if no share is throttled."""
+        if not self._accounts:
+            return None
+        times = [now_ns + self._accounts[key].eligible_in_ns() for key in self._charged]
+        throttled = self._queues[_THROTTLED]
+        if throttled:
+            times.append(int(throttled[0][0]))
+        return min(times, default=None)
+
+    def _enter(self, key: str, name: _Queue, entry: _Entry) -> None:
+        bisect.insort(self._queues.setdefault(name, []), entry)
+        self._places.setdefault(key, []).append((name, entry))
+
+    def _admit_eligible(self, now_ns: int) -> None:
+        throttled = self._queues[_THROTTLED]
+        while throttled and throttled[0][0] <= now_ns:
+            key = throttled[0][2]
+            self.add(key, self._accounts[key], now_ns)

@@ -10,7 +10,7 @@ member. The turn goes on: it ends when its length is over, as if the member had 
 
 from __future__ import annotations
 
-from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling import account
 from deviceplugin.arbiter.scheduling.account import PayingAccount
 from deviceplugin.arbiter.scheduling.gpu_share import Command, LeasePhase, Open
 from deviceplugin.arbiter.scheduling.lease_scheduler import DEFAULT, READY, LeaseScheduler, Lengths
@@ -24,7 +24,6 @@ class CoscheduledGpu(LeaseScheduler):
         self._turn_ns = 0  # when the current turn of the gang began or was extended
 
     def join_gang(self, key: str, now_ns: int) -> None:
-        """Make the share a member of a gang."""
         self.shares[key].member = True
         self._waiting.discard(key)
         self._requeue(key, now_ns)
@@ -40,11 +39,11 @@ class CoscheduledGpu(LeaseScheduler):
         lent = self.reserved_for is not None and self.holder not in {None, self.reserved_for}
         return lent and self.shares[self.holder or ""].phase is LeasePhase.OPEN
 
-    def standing(self, key: str, now_ns: int) -> next_share.Standing:
+    def standing(self, key: str, now_ns: int) -> account.Standing:
         """Return the share's rank, which is comparable with ranks on other GPUs."""
         account = self.shares[key].account
         account.pass_time(now_ns)
-        return next_share.standing(account, self._surplus_ns)
+        return account.standing(self._surplus_ns)
 
     def first(self, now_ns: int) -> str | None:
         """Return the first of the waiting shares that belong to no gang."""
@@ -93,7 +92,6 @@ class CoscheduledGpu(LeaseScheduler):
         return [revoke]
 
     def take_back(self, now_ns: int) -> list[Command]:
-        """Revoke the borrower's lease, if the GPU is lent."""
         return [self._revoke(self.holder or "", now_ns)] if self.is_lent else []
 
     def resume(self, now_ns: int) -> list[Command]:
@@ -107,7 +105,6 @@ class CoscheduledGpu(LeaseScheduler):
         return [Open(key, again=drains)]
 
     def give_back(self, now_ns: int) -> None:
-        """End the reservation. Call `decide` afterwards."""
         if self.reserved_for is not None:
             self._rest(self.reserved_for, now_ns)
         super().give_back(now_ns)
@@ -141,7 +138,6 @@ class CoscheduledGpu(LeaseScheduler):
         return super().is_over(key) or (due_ns is not None and self._now_ns >= due_ns)
 
     def due_ns(self) -> int | None:
-        """Return when to tick next, if nothing happens before."""
         times = [super().due_ns(), self._turn_due_ns()]
         if self.reserved_for is not None and self.holder is None and not self.blocked and self._waiting.able:
             lent_from_ns = self._lent_from_ns(self.reserved_for, self._now_ns)

@@ -7,7 +7,7 @@ A share of several GPUs is a gang, and so are the shares of one group (`gpushare
 The kernels of a gang wait for each other across its GPUs. If it held only one of them, that GPU would be busy waiting.
 So a gang gets all its GPUs or none: this is Ousterhout's coscheduling matrix (1982), with a column for each GPU.
 
-The next gang is chosen for all GPUs at once: it may begin if it ranks before the current shares (`next_share.Standing`)
+The next gang is chosen for all GPUs at once: it may begin if it ranks before the current shares (`Account.standing`)
 on each GPU that it uses. Then all these GPUs are reserved at once, so no two gangs block each other. Until then, and
 during the turn on GPUs that the gang leaves idle (`gpu_share.IdleTime`), each GPU serves other shares one by one.
 
@@ -24,7 +24,7 @@ import enum
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
-from deviceplugin.arbiter.scheduling import next_share
+from deviceplugin.arbiter.scheduling import account
 from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase
@@ -99,7 +99,6 @@ class Gangs:
         self._gpus[uuid].join_gang(key, now_ns)
 
     def remove(self, key: str, uuid: str) -> None:
-        """Remove a share from this GPU."""
         name = self._names.get(key, "")
         gang = self._gangs.get(name)
         if gang is None or gang.shares.get(uuid) != key:
@@ -139,7 +138,10 @@ class Gangs:
         """Return when to settle next, if nothing happens before."""
         times: list[int] = []
         for gang in self._gangs.values():
-            times += self._ending_times(gang) if gang.stage is Stage.ENDING else []
+            if gang.stage is Stage.ENDING:  # when to resume members, and when to stop those that were resumed
+                times += [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
+                is_resumed = any(self._is_resumed(gang, uuid) for uuid in gang.reserved)
+                times += [gang.resumed_ns + MEET_NS] if is_resumed else []
             times += [gang.exempt_until_ns] if gang.exempt and gang.exempt_until_ns > now_ns else []
         return min(times, default=None)
 
@@ -189,7 +191,7 @@ class Gangs:
             self._yields(uuid, self._standing(gang, uuid, now_ns), now_ns) for uuid in self._uses(gang, now_ns)
         ) and all(self._share(gang, uuid).account.eligible() for uuid in self._uses(gang, now_ns))
 
-    def _yields(self, uuid: str, standing: next_share.Standing, now_ns: int) -> bool:
+    def _yields(self, uuid: str, standing: account.Standing, now_ns: int) -> bool:
         gpu, owners = self._gpus[uuid], self._owners(uuid)
         alone = [gpu.first(now_ns)]
         if not owners and gpu.holder is not None and gpu.shares[gpu.holder].phase is LeasePhase.OPEN:
@@ -200,7 +202,7 @@ class Gangs:
             for owner in owners
         )
 
-    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> next_share.Standing:
+    def _standing(self, gang: Gang, uuid: str, now_ns: int) -> account.Standing:
         """Return the gang's rank on this GPU. It is owed as little as on the GPU where it has had most.
 
         The latency class has no precedence here: it would interrupt others on all GPUs because of a debt on one.
@@ -300,9 +302,7 @@ class Gangs:
         return commands
 
     def _is_over(self, gang: Gang, now_ns: int) -> bool:
-        """Whether the turn ends: by its limit, for another gang that was called, or by length if a single share goes
-        first.
-        """
+        """Whether the turn ends: by its limit, for another gang that was called, or by length for a single share."""
         kept = [(self._gpus[uuid], gang.shares[uuid]) for uuid in gang.reserved]
         for gpu, key in kept:
             account = gpu.shares[key].account
@@ -337,13 +337,6 @@ class Gangs:
                 gang.resumed_ns = gang.resumed_ns if lent else now_ns
                 commands += [(uuid, command) for command in wanted]
         return commands
-
-    def _ending_times(self, gang: Gang) -> list[int]:
-        """Return when to stop members that were resumed, and when to resume others."""
-        times = [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
-        if any(self._is_resumed(gang, uuid) for uuid in gang.reserved):
-            times.append(gang.resumed_ns + MEET_NS)
-        return times
 
     def _is_resumed(self, gang: Gang, uuid: str) -> bool:
         return self._share(gang, uuid).phase is LeasePhase.OPEN

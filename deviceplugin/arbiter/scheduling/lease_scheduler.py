@@ -20,10 +20,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Final
 
-from deviceplugin.arbiter.scheduling import next_share
-from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, WINDOW_NS, Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling import account
+from deviceplugin.arbiter.scheduling.account import MILLISECOND_NS, WINDOW_NS, Entitlement, PayingAccount, WaitQueue
 from deviceplugin.arbiter.scheduling.gpu_share import Command, GpuShare, LeasePhase, Open, Revoke
-from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,15 +90,12 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def want(self, key: str, now_ns: int) -> list[Command]:
-        """Queue the share for a lease."""
         self.shares[key].asked = True
         self.changed.add(key)
         return self.expect(key, now_ns, wanting=True)
 
     def expect(self, key: str, now_ns: int, *, wanting: bool) -> list[Command]:
-        """Queue a gang's member that will have work once its gang is served, or dequeue it unless it has asked
-        itself.
-        """
+        """Queue a gang's member that will have work once its gang is served, or dequeue it unless it asked itself."""
         share = self.shares[key]
         if wanting and not share.account.wanting:
             share.account.surplus_ns = max(share.account.surplus_ns, self._surplus_ns)
@@ -148,7 +144,6 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
-        """Whether another share waits for this GPU."""
         return any(len(queue) > (key in queue) for queue in (self._waiting, self._members))
 
     def is_over(self, key: str) -> bool:
@@ -198,7 +193,6 @@ class LeaseScheduler:
         return min(times, default=None)
 
     def _next(self, now_ns: int) -> str | None:
-        """Return the share that begins now."""
         return self._waiting.first(now_ns)
 
     def _first_eligible(self, now_ns: int) -> str | None:
@@ -218,7 +212,6 @@ class LeaseScheduler:
         charge: PayingAccount | None = None,
         phase: LeasePhase | None = None,
     ) -> None:
-        """Set the share's state from now on."""
         share = self.shares[key]
         share.phase = phase or share.phase
         share.account.set(now_ns, wanting=wanting, charge=charge)
@@ -243,9 +236,9 @@ class LeaseScheduler:
         share.account.pass_time(now_ns)
         if share.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
-        # The holder competes like a waiting share. Its limit applies separately, above.
+        # The holder competes like a waiting share, and ties go to the other one. Its limit applies separately, above.
         first = self._waiting.first(now_ns)
-        if first is not None and not _goes_before(share.account, self.shares[first].account):
+        if first is not None and account.choose({first: self.shares[first].account, key: share.account}) != key:
             return [self._revoke(key, now_ns)]
         self._renew(key, now_ns, self._first_eligible(now_ns))
         return []
@@ -286,7 +279,7 @@ class LeaseScheduler:
     def _pay(self, key: str, now_ns: int, best: str | None) -> None:
         account = self.shares[key].account
         account.pass_time(now_ns)
-        charge = next_share.charge_of(account) if best is not None else PayingAccount.ALONE
+        charge = account.charge_of_turn() if best is not None else PayingAccount.ALONE
         if charge is PayingAccount.SURPLUS:
             self._surplus_ns = max(self._surplus_ns, account.surplus_ns)
         # The previous share pays while its last work runs out.
@@ -306,7 +299,7 @@ class LeaseScheduler:
             return
         holder, account = self.shares[self.holder], self.shares[newcomer].account
         holder.account.pass_time(now_ns)
-        if next_share.interrupts(account, holder.account):
+        if account.interrupts(holder.account):
             due_ns = now_ns
         elif account.eligible():
             due_ns = max(now_ns, holder.since_ns + self._length_ns(holder))
@@ -329,10 +322,9 @@ class LeaseScheduler:
     def _expire(self, now_ns: int) -> None:
         """Mark shares that take too long to give the GPU back as late."""
         for key in (self.holder, self._draining):
-            share = self.shares[key] if key is not None else None
-            if key is None or share is None or share.phase is LeasePhase.OPEN:
+            if key is None or self.shares[key].phase is LeasePhase.OPEN:
                 continue
-            if now_ns >= share.revoked_ns + self._lengths.drain_timeout_ns:
+            if now_ns >= self.shares[key].revoked_ns + self._lengths.drain_timeout_ns:
                 self._set(key, now_ns, charge=self._debt(key), phase=LeasePhase.LATE)
                 self._vacate(key, now_ns)
 
@@ -356,9 +348,3 @@ class LeaseScheduler:
                     self._set(self.holder, now_ns, charge=self._debt(self.holder))
                 else:
                     self._pay(self.holder, now_ns, self._first_eligible(now_ns))
-
-
-def _goes_before(holder: Account, best: Account) -> bool:
-    """Whether the holder ranks before `best`, the first waiting share. Ties go to the waiting share."""
-    able = {"best": best, "holder": holder} if holder.eligible() else {"best": best}
-    return next_share.choose(able) == "holder"

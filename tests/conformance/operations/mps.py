@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.mps import daemon_files, limits, steps
+from deviceplugin.mps import steps
 from gpushare.modes import hardware_gpu
 from tests.conformance.runner import Case, Facets
 
@@ -16,9 +16,9 @@ def mps_client_limit(case: Case) -> Any:
     major, _, minor = case.input["compute"].removeprefix("v").partition(".")
     capability = int(major), int(minor or 0)
     try:
-        limits.check_replicas(case.input["replicas"], capability, as_nvidia=True)
+        steps.check_replicas(case.input["replicas"], capability, as_nvidia=True)
         fine = True
-    except limits.LimitError:
+    except steps.LimitError:
         fine = False
     return Facets(
         new_arch=hardware_gpu.has_new_mps(capability, as_nvidia=True),
@@ -43,14 +43,14 @@ def mps_daemon_start(case: Case) -> Any:
     wanted = case.input
     if wanted.get("strategy", "mps") != "mps":
         done = _started()
-        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / daemon_files.READY for step in done)
+        ready = any(isinstance(step, steps.Touch) and step.path == ROOT / steps.READY for step in done)
         return Facets(daemons=sum(isinstance(step, steps.RunDaemon) for step in done), ready_file=ready)
     spec = _spec(wanted["resource"], wanted.get("gpus", {}), wanted.get("replicas", 1))
     if wanted.get("action") == "stop":
-        return Facets(ordered=[str(step) for step in _stopped(spec)])
+        return Facets(ordered=[_shown(step) for step in _stopped(spec)])
     done = _started(spec)
     return Facets(
-        ordered=[str(step) for step in done],
+        ordered=[*map(_shown, done[:-1]), f"{_shown(done[-1])} (after all daemons)"],
         control_commands=[line for step in done if isinstance(step, steps.Command) for line in step.lines],
         env=next(dict(step.environment) for step in done if isinstance(step, steps.RunDaemon)),
     )
@@ -58,15 +58,34 @@ def mps_daemon_start(case: Case) -> Any:
 
 def _started(*specs: steps.Spec) -> list[steps.Step]:
     """Do what `Daemons` does: each daemon's steps, then the file that reports that all run."""
-    done = [step for spec in specs for step in steps.start(spec, daemon_files.DaemonFiles(ROOT, spec.name))]
-    return [*done, steps.Touch(daemon_files.DaemonFiles(ROOT, "").ready, last=bool(specs))]
+    done = [step for spec in specs for step in steps.start(spec, steps.DaemonFiles(ROOT, spec.name))]
+    return [*done, steps.Touch(steps.DaemonFiles(ROOT, "").ready)]
 
 
 def _stopped(spec: steps.Spec) -> list[steps.Step]:
     return [
-        steps.Remove(daemon_files.DaemonFiles(ROOT, "").ready),
-        *steps.stop(spec, daemon_files.DaemonFiles(ROOT, spec.name)),
+        steps.Remove(steps.DaemonFiles(ROOT, "").ready),
+        *steps.stop(spec, steps.DaemonFiles(ROOT, spec.name)),
     ]
+
+
+def _shown(step: steps.Step) -> str:
+    match step:
+        case steps.SetComputeMode(exclusive, uuids):
+            where = f" on {' and '.join(uuids)}" if uuids else ""
+            return f"set compute mode {'EXCLUSIVE_PROCESS' if exclusive else 'DEFAULT'}{where}"
+        case steps.MakeDirectory(path):
+            return f"create {path} mode {steps.DIRECTORY_MODE:04o}"
+        case steps.RunDaemon(environment):
+            return f"run nvidia-cuda-mps-control -d with {' and '.join(environment)} only"
+        case steps.Command(lines, stopping):
+            return f"control command {lines[0]}" if stopping else "control commands"
+        case steps.Touch(path):
+            return f"touch {path}"
+        case steps.Remove(path):
+            return f"remove {path}"
+        case steps.FollowLog(path, stop):
+            return "stop tail" if stop else f"tail {path.parent.name}/{path.name}"
 
 
 def _spec(resource: str, gpus: Any, replicas: Any) -> steps.Spec:

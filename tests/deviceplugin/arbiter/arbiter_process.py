@@ -11,7 +11,7 @@ import json
 import sys
 from pathlib import Path
 
-from deviceplugin.link import arbiter, arbiter_process
+from deviceplugin.link import arbiter
 from gpushare.allocation import GivenShare
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
@@ -22,7 +22,7 @@ async def serve(directory: Path, uuid: str) -> None:
     node = ArbiterNode(directory)
     for name, request in (("pod1", 30), ("pod2", 70)):
         node.add_pod(name, GivenShare(("main",), (uuid,), request, 100, 1 << 28))
-    async with arbiter_process.running(
+    async with arbiter.running(
         node.socket, ledgers=directory / "state", proc=Path("/proc"), log_level="info", program=PROGRAM
     ) as running:
         made = arbiter.Arbiter(

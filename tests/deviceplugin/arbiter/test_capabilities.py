@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter.ledgers import pages
+from deviceplugin.arbiter import pages
 from tests.deviceplugin.arbiter.programs import ledgers
 from tests.programs import command
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter import messages
-from deviceplugin.arbiter.channel import Channel
+from deviceplugin.arbiter.messages import Channel
 from tests.deviceplugin import waiting
 
 

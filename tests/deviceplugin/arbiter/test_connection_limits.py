@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter import connection_limits
-from deviceplugin.arbiter.connection_limits import ConnectionLimits, RateLimiter
+from deviceplugin.arbiter import client_connection
+from deviceplugin.arbiter.client_connection import ConnectionLimits, RateLimiter
 from deviceplugin.host.kernel_process import Container
 
 ONE, OTHER = Container("uid", "one"), Container("uid", "other")
@@ -41,10 +41,10 @@ def test_a_container_that_returns_soon_keeps_its_limits_and_later_gets_new_ones(
     made = ConnectionLimits(clock)
     first = made.connect(ONE)
     made.disconnect(ONE)
-    clock.now += connection_limits.FORGOTTEN_SECONDS - 1
+    clock.now += client_connection.FORGOTTEN_SECONDS - 1
     assert made.connect(ONE) is first
     made.disconnect(ONE)
-    clock.now += connection_limits.FORGOTTEN_SECONDS + 1
+    clock.now += client_connection.FORGOTTEN_SECONDS + 1
     made.connect(OTHER)
     made.disconnect(OTHER)
     assert made.connect(ONE) is not first
@@ -54,11 +54,11 @@ def test_a_container_cannot_fill_the_log_and_suppressed_lines_are_counted(clock:
     limits = ConnectionLimits(clock).connect(ONE)
     written = [limits.suppressed_lines(clock.now) for _ in range(10_000)]
     logged = [left_out for left_out in written if left_out is not None]
-    assert len(logged) == connection_limits.LINE_BURST + 1
+    assert len(logged) == client_connection.LINE_BURST + 1
     clock.now += 1.1
     assert limits.suppressed_lines(clock.now) == 10_000 - len(logged)
     assert limits.suppressed_lines(clock.now) is None
-    clock.now += connection_limits.LINE_BURST
+    clock.now += client_connection.LINE_BURST
     assert limits.suppressed_lines(clock.now) == 1
     assert all(limits.suppressed_lines(clock.now) == 0 for _ in range(500))
 

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter.ledgers import exec_checker
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter import share_ledgers
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.host import kernel_process
 from tests.deviceplugin import arbiter_node, waiting
@@ -136,7 +136,7 @@ async def test_the_start_reads_a_bounded_part_of_each_shares_mappings(
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     await node.start()
     assert sum(read_bytes) <= 8192 + 4 * 4096  # one line each may exceed the bound
-    assert len(node.groups.unreachable()) == 1
+    assert len(node.groups.unreachable) == 1
 
 
 @pytest.fixture
@@ -171,14 +171,14 @@ async def test_a_shares_checks_use_a_twentieth_of_a_cpu_and_are_not_duplicated(
     monkeypatch.setattr(kernel_process, "mapping", mapping)
     gone: list[Callable[[], None]] = []
     ledger = group("a", member)
-    looking = exec_checker.ExecChecker(lambda *_: gone.append(lambda: None))
+    looking = share_ledgers.ExecChecker(lambda *_: gone.append(lambda: None))
     for _ in range(3):
         asked = [looking.check(ledger, member) for _ in range(10)]
         assert len(set(map(id, asked))) == 1
         await asyncio.gather(*asked)
     assert len(starts) == 3
     assert all(alone)
-    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + exec_checker.REST)
+    assert starts[-1] - starts[0] >= 2 * took_seconds * (1 + share_ledgers.REST)
     assert not gone
     looking.close()
     ledger.close()
@@ -188,13 +188,13 @@ async def test_checks_go_on_after_one_fails(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The node may have no thread to spare, for example."""
-    monkeypatch.setattr(exec_checker, "FAILED_SECONDS", 0.01)
+    monkeypatch.setattr(share_ledgers, "FAILED_SECONDS", 0.01)
     node.add_pod("trainer")
     process = await node.share()
     await process("hello")
     (chosen,) = node.groups.all()
     (member,) = chosen.members.values()
-    looking = exec_checker.ExecChecker(lambda *_: None)
+    looking = share_ledgers.ExecChecker(lambda *_: None)
 
     def refuse(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")

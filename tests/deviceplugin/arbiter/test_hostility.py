@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import client_connection, connection_limits, socket_server
+from deviceplugin.arbiter import client_connection, socket_server
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 from tests.deviceplugin import arbiter_node, waiting
@@ -200,7 +200,7 @@ async def test_containers_that_take_all_connections_cannot_keep_another_out(
 
 
 async def test_a_flood_of_messages_delays_only_its_sender(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
+    monkeypatch.setattr(client_connection, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     node.add_pod("trainer")
     process = await node.share()
@@ -231,14 +231,14 @@ async def test_a_flood_of_messages_delays_only_its_sender(node: ArbiterNode, mon
             took.append(time.monotonic() - asked)
         assert statistics.median(took) < 0.5
         assert sent > answered
-        assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
+        assert answered <= 16 + client_connection.MESSAGES_PER_SECOND * (time.monotonic() - began) + 1
 
 
 async def test_a_client_that_reads_no_answers_is_disconnected_and_blocks_no_other(
     node: ArbiterNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(connection_limits, "MESSAGES_PER_SECOND", 1e6)
-    monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 10**6)
+    monkeypatch.setattr(client_connection, "MESSAGES_PER_SECOND", 1e6)
+    monkeypatch.setattr(client_connection, "MESSAGE_BURST", 10**6)
     node.add_pod("hog")
     node.add_pod("trainer")
     process = await node.share()
@@ -327,7 +327,7 @@ async def test_descriptors_sent_by_a_client_are_closed(node: ArbiterNode, monkey
 
 
 async def test_reconnecting_does_not_raise_the_rate_limit(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(connection_limits, "MESSAGE_BURST", 16)
+    monkeypatch.setattr(client_connection, "MESSAGE_BURST", 16)
     node.add_pod("hog")
     own_process(monkeypatch, node, "hog")
     loop = asyncio.get_running_loop()
@@ -340,7 +340,7 @@ async def test_reconnecting_does_not_raise_the_rate_limit(node: ArbiterNode, mon
                     await loop.sock_sendall(hasty, sent)
                     answered += bool(await loop.sock_recv(hasty, contract.WIRE_MAX))
         await waiting.until(lambda: node.server.connections == 0)
-    assert answered <= 16 + connection_limits.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
+    assert answered <= 16 + client_connection.MESSAGES_PER_SECOND * (time.monotonic() - began) + 17
 
 
 async def test_a_process_that_dies_before_it_is_identified_gets_no_container(

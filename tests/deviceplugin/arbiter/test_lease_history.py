@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from deviceplugin.arbiter.scheduling.lease_history import Activity, RecentUse
+from deviceplugin.arbiter.scheduling.gpu_share import Activity, RecentUse
 
 SECOND = 1_000_000_000
 

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.scheduling import account, lease_scheduler, next_share
+from deviceplugin.arbiter.scheduling import account, lease_scheduler
 from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
 from deviceplugin.arbiter.scheduling.gpu_share import Command, Open, Revoke
 from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler, Lengths
@@ -301,15 +301,15 @@ def collectives(dice: random.Random, *, seconds: int) -> list[int]:
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
-    "the longest waiting share is served": (next_share, "choose", lambda able: next(iter(able), None)),
+    "the longest waiting share is served": (account, "choose", lambda able: next(iter(able), None)),
     "the limit is ignored": (Account, "eligible", lambda _: True),
     "the limit does not end a turn": (Account, "lasts_ns", lambda _: None),
-    "no share is owed time": (next_share, "is_owed", lambda _: False),
+    "no share is owed time": (Account, "is_owed", lambda _: False),
     "a turn never ends": (lease_scheduler.LeaseScheduler, "_length_ns", lambda *_: 60 * SECOND),
     "idle shares save without end": (account, "CREDIT_NS", 60 * SECOND),
     "limits allow a second at once": (account, "BURST_NS", SECOND),
-    "nothing is charged": (next_share, "charge_of", lambda _: PayingAccount.NOTHING),
-    "all is surplus": (next_share, "charge_of", lambda _: PayingAccount.SURPLUS),
+    "nothing is charged": (Account, "charge_of_turn", lambda _: PayingAccount.NOTHING),
+    "all is surplus": (Account, "charge_of_turn", lambda _: PayingAccount.SURPLUS),
     "all weigh the same": (Account, "weight", 1.0),
     "the next one waits for a tick": (
         lease_scheduler.LeaseScheduler,
@@ -317,7 +317,7 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
         lambda self, key, now: self._end(key, now) or [],
     ),
     "the latency class is unbounded": (
-        next_share,
+        Account,
         "is_owed",
         lambda payer: payer.entitlement.latency or payer.owed_ns > 1,
     ),

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.host.kernel_process import KernelProcess
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter.ledgers import ledger_record, recovery, share_ledgers
+from deviceplugin.arbiter import share_ledger, share_ledgers
 from deviceplugin.host import kernel_process
 
 NEVER = 0
@@ -48,21 +48,21 @@ def test_without_the_directory_all_earlier_records_are_lost(directory: Path, own
 def test_an_unreadable_record_counts_as_lost(directory: Path, own_ticks: int) -> None:
     (directory / "uid-0.json").write_text("{")
     assert lost_ticks(directory) == own_ticks
-    assert ledger_record.all_in(directory) == []
+    assert share_ledger.record_paths(directory) == []
 
 
 def test_the_next_agent_keeps_the_time_of_the_loss(directory: Path) -> None:
-    recovery.write_loss(directory, kernel_process.boot_id(), 7)
+    share_ledger.write_loss(directory, kernel_process.boot_id(), 7)
     assert lost_ticks(directory) == 7
     assert lost_ticks(directory) == 7
 
 
 def test_a_reboot_ends_the_loss(directory: Path) -> None:
-    recovery.write_loss(directory, "another boot", 7)
+    share_ledger.write_loss(directory, "another boot", 7)
     assert lost_ticks(directory) == NEVER
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", "3", json.dumps({"boot_id": kernel_process.boot_id()})])
 def test_an_unreadable_file_counts_as_a_loss(directory: Path, own_ticks: int, text: str) -> None:
-    recovery.loss_path(directory).write_text(text)
+    share_ledger.loss_path(directory).write_text(text)
     assert lost_ticks(directory) == own_ticks

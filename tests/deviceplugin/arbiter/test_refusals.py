@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from deviceplugin.link import lookup
+from deviceplugin.link import node_shares
 from gpushare.allocation import GivenShare
 from gpushare.cluster import api_errors
 from tests.deviceplugin import arbiter_node
@@ -83,7 +83,7 @@ async def test_the_lookup_waits_until_the_pods_status_names_the_container(node: 
 
 
 async def test_a_container_whose_name_never_comes(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(lookup, "WAIT_SECONDS", 0.8)
+    monkeypatch.setattr(node_shares, "WAIT_SECONDS", 0.8)
     shares = (GivenShare(("main",), (GPUS[0],), 50, 100, GIB), GivenShare(("side",), (GPUS[1],), 20, 100, 2 * GIB))
     node.add_pod("trainer", *shares, statuses=False)
     process = await node.share()
@@ -105,7 +105,7 @@ async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
     assert await waiting == {"gpus": 1, "slot": 0}
 
     node.api_server_answers = False
-    monkeypatch.setattr(lookup, "WAIT_SECONDS", 2.0)
+    monkeypatch.setattr(node_shares, "WAIT_SECONDS", 2.0)
     late = await node.share()
     answer = await late("hello")
     assert answer["refused"] == (
@@ -125,7 +125,7 @@ async def test_all_waiting_lookups_get_the_reason_of_a_failed_request() -> None:
         await asyncio.sleep(0)
         raise api_errors.Unavailable("it does not answer")
 
-    flight = lookup.SingleFlight(fail, time.monotonic, min_interval_seconds=3600.0)
+    flight = node_shares.SingleFlight(fail, time.monotonic, min_interval_seconds=3600.0)
     async with asyncio.timeout(30):
         outcomes = await asyncio.gather(*(flight.wait_for_answer() for _ in range(8)), return_exceptions=True)
     assert [str(outcome) for outcome in outcomes] == ["it does not answer"] * 8

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from gpushare.gpunode import GpuNode, Resize
 from tests.deviceplugin import arbiter_node
 from tests.deviceplugin.arbiter_node import ArbiterNode, Share

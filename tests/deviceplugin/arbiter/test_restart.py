@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from deviceplugin.arbiter.ledgers import share_ledger
+from deviceplugin.arbiter import share_ledger
 from deviceplugin.host import kernel_process
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.ledgers import timetable
-from deviceplugin.arbiter.ledgers.timetable import LaunchSlot
+from deviceplugin.arbiter import timetable
 from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.arbiter.timetable import LaunchSlot
 from gpushare.allocation import GivenShare
 from tests.deviceplugin import arbiter_node, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode

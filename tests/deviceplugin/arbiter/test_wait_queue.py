@@ -6,11 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.scheduling import next_share
-from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount
+from deviceplugin.arbiter.scheduling.account import Account, Entitlement, PayingAccount, WaitQueue, choose
 from deviceplugin.arbiter.scheduling.gpu_share import Revoke
 from deviceplugin.arbiter.scheduling.lease_scheduler import LeaseScheduler
-from deviceplugin.arbiter.scheduling.wait_queue import WaitQueue
 from tests.deviceplugin.arbiter.virtual_gpu import MS
 
 KEYS = st.integers(0, 7).map(str)
@@ -49,7 +47,7 @@ def test_the_head_is_the_choice_among_all(gives: list[Entitlement], steps: list[
                 waiting.add(rest[0], account, now)
         for account in accounts.values():
             account.pass_time(now)
-        expected = next_share.choose({key: accounts[key] for key in waiting})
+        expected = choose({key: accounts[key] for key in waiting})
         first = waiting.first(now)
         assert (first is None) == (expected is None)
         if first is not None and expected is not None:
@@ -58,7 +56,7 @@ def test_the_head_is_the_choice_among_all(gives: list[Entitlement], steps: list[
 
 def standing(account: Account) -> tuple[float, ...]:
     """Return the sort key. Two shares below or above a window's worth are equal."""
-    owed = account.owed_ns if next_share.is_owed(account) else 0
+    owed = account.owed_ns if account.is_owed() else 0
     most = account.entitlement.request_percent / 100 * 10_000 * MS
     return (account.entitlement.latency and owed > 0, min(owed, max(most, 50 * MS)), 0 if owed else account.surplus_ns)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.ledgers.pages import LimitsRecord
+from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit.node_audit import SeenMember
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract

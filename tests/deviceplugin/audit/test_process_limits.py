@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deviceplugin.arbiter.ledgers.pages import LimitsRecord
+from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import node_audit, process_limits
 from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare

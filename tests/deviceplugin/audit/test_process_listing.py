@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from deviceplugin.arbiter.ledgers import pages
-from deviceplugin.arbiter.ledgers.share_ledger import ShareLedger
+from deviceplugin.arbiter import pages
+from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit import process_listing
 from deviceplugin.audit.overhead import Reading

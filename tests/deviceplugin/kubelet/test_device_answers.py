@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from deviceplugin.allocation import answer
 from deviceplugin.injection import cdi_specs
 from deviceplugin.kubelet import device_answers, plugin_service
-from deviceplugin.mps import daemon_files
+from deviceplugin.mps import steps
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
 from gpushare.modes import device_resources
@@ -60,7 +60,7 @@ def answers(in_force: InForce, allocated_ids: list[str], *, problem: str = "") -
     return device_answers.DeviceAnswers(
         in_force,
         nodes=answer.DevicePaths,
-        mps=lambda uuid: daemon_files.DaemonFiles(Path("/mps"), uuid),
+        mps=lambda uuid: steps.DaemonFiles(Path("/mps"), uuid),
         memory_bytes=lambda _: 40 << 30,
         scores=dict,
         described=described,

@@ -29,7 +29,9 @@ async def daemons(simulation: None, tmp_path: Path) -> AsyncIterator[Daemons]:
 
     made = Daemons(root=tmp_path, program=simulated.BUILD / "nvidia-cuda-mps-control", set_exclusive=exclusive)
     yield made
-    await made.stop_all()
+    await made.detach()
+    for directory in tmp_path.glob("*/"):  # noqa: ASYNC240 - no other task waits
+        await made.stop(directory.name)
 
 
 def mps(daemons: Daemons, known: Gpu | None = KNOWN) -> setup.MpsPart:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemon, daemon_files, limits, steps
-from deviceplugin.mps.control import Control, ControlError
+from deviceplugin.mps import daemons, steps, supervisor
 from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.supervisor import Control, ControlError
 from tests.deviceplugin import simulated, waiting
 from tests.deviceplugin.mps.programs import filling
 from tests.programs import command
@@ -58,10 +58,12 @@ class World:
 
 @pytest.fixture
 async def world(simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[World]:
-    monkeypatch.setattr(daemon, "FIRST_PAUSE_SECONDS", 0.05)
+    monkeypatch.setattr(daemons, "FIRST_PAUSE_SECONDS", 0.05)
     made = World(tmp_path / "mps")
     yield made
-    await made.daemons.stop_all()
+    await made.daemons.detach()
+    for directory in made.root.glob("*/"):
+        await made.daemons.stop(directory.name)
     assert not list(made.root.glob("*/pipe/nvidia-cuda-mps-control.pid")), "no daemon is left over"
 
 
@@ -204,7 +206,7 @@ async def test_the_pid_of_another_gpus_daemon_is_not_accepted(world: World) -> N
     await world.daemons.detach()
     world.daemons.files("GPU-other").pid_file.write_text(str(world.pid()))
     with pytest.raises(ProcessLookupError, match="is no MPS daemon with the pipe"):
-        daemon_files.find_process(world.daemons.files("GPU-other"), os.getpid())
+        supervisor.find_process(world.daemons.files("GPU-other"), os.getpid())
     world.daemons = world.made()
     await world.daemons.stop("GPU-other")
     assert is_alive(world.pid())
@@ -223,9 +225,9 @@ async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: W
             (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
         (proc / str(pid) / "cgroup").write_text(cgroup)
     with pytest.raises(ProcessLookupError, match="is no MPS daemon"):
-        daemon_files.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
+        supervisor.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     (proc / str(world.pid()) / "cgroup").write_text("0::/")
-    found = daemon_files.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
+    found = supervisor.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     assert found is not None
     os.close(found.pidfd)
 
@@ -242,11 +244,11 @@ async def test_each_gpu_has_its_own_daemon(world: World) -> None:
 
 @pytest.mark.slow
 async def test_a_daemon_that_hangs_is_replaced(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(daemon, "PROBE_SECONDS", 0.2)
-    monkeypatch.setattr(daemon, "PROBE_AGAIN_SECONDS", 0.1)
-    monkeypatch.setattr(daemon, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(daemons, "PROBE_SECONDS", 0.2)
+    monkeypatch.setattr(daemons, "PROBE_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr(daemons, "STOP_SECONDS", 0.2)
     await world.daemons.start(SPEC)
-    monkeypatch.setattr("deviceplugin.mps.control.SECONDS", 0.5)
+    monkeypatch.setattr("deviceplugin.mps.supervisor.SECONDS", 0.5)
     pid = world.pid()
     os.kill(pid, signal.SIGSTOP)
     await world.until(lambda: world.daemons.problem(UUID) == "it did not answer")
@@ -282,7 +284,7 @@ async def test_programs_get_no_more_than_their_limits(world: World, gpus: Path) 
     uuid = simulated.uuids(gpus)[0]
     spec = steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4, at_once=4),))
     await world.daemons.start(spec)
-    own = limits.container_environment(40 * GIB, replicas=4, held=1)
+    own = steps.container_environment(40 * GIB, replicas=4, held=1)
     pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.files(uuid).pipe)}
     assert await granted_gib(gpus, {**own, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
@@ -305,7 +307,7 @@ async def granted_gib(gpus: Path, variables: dict[str, str]) -> int:
 async def test_failed_servers_are_logged_even_if_their_daemon_answers(
     world: World, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(daemon, "PROBE_SECONDS", 0.05)
+    monkeypatch.setattr(daemons, "PROBE_SECONDS", 0.05)
     await world.daemons.start(SPEC)
     line = "[2026-01-01 00:00:00.000 Control 64] Server {} exited with status {}\n"
     with (world.daemons.files(UUID).log / "control.log").open("a") as log:

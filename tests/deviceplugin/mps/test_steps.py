@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from deviceplugin.mps import limits, steps
-from deviceplugin.mps.daemon_files import DaemonFiles
+from deviceplugin.mps import steps
+from deviceplugin.mps.steps import DaemonFiles
 from gpushare.modes import hardware_gpu
 
 GIB = 1 << 30
@@ -23,13 +23,13 @@ def test_all_shares_together_never_exceed_the_gpu(total_bytes: int, replicas: in
     held = data.draw(st.lists(st.integers(1, replicas), max_size=replicas))
     while sum(held) > replicas:
         held.pop()
-    sizes = [limits.memory_mib(total_bytes, replicas=replicas, shares=count) or 0 for count in held]
+    sizes = [steps.memory_mib(total_bytes, replicas=replicas, shares=count) or 0 for count in held]
     assert sum(sizes) << 20 <= total_bytes
-    assert sum(limits.thread_percent(replicas, shares=count) for count in held) <= 100
+    assert sum(steps.thread_percent(replicas, shares=count) for count in held) <= 100
 
 
 def test_a_share_of_a_gpu_with_unknown_memory_has_no_memory_limit() -> None:
-    assert limits.memory_mib(0, replicas=4) is None
+    assert steps.memory_mib(0, replicas=4) is None
     spec = steps.Spec("GPU-a", (steps.MpsGpu("GPU-a", 3, 0, 4),))
     assert steps.limit_commands(spec) == ("set_default_active_thread_percentage 25",)
 
@@ -40,9 +40,9 @@ def test_a_share_of_a_gpu_with_unknown_memory_has_no_memory_limit() -> None:
 )
 def test_a_gpu_takes_as_many_clients_as_documented(capability: tuple[int, int], as_nvidia: bool, most: int) -> None:
     assert hardware_gpu.max_mps_clients(capability, as_nvidia=as_nvidia) == most
-    limits.check_replicas(most, capability, as_nvidia=as_nvidia)
-    with pytest.raises(limits.LimitError, match=f"maximum allowed replicas exceeded: {most + 1} > {most}"):
-        limits.check_replicas(most + 1, capability, as_nvidia=as_nvidia)
+    steps.check_replicas(most, capability, as_nvidia=as_nvidia)
+    with pytest.raises(steps.LimitError, match=f"maximum allowed replicas exceeded: {most + 1} > {most}"):
+        steps.check_replicas(most + 1, capability, as_nvidia=as_nvidia)
 
 
 def test_a_daemon_sees_only_its_gpu() -> None:
@@ -68,7 +68,7 @@ def test_a_daemon_allows_as_much_as_the_largest_container_needs() -> None:
 
 
 def test_a_container_gets_its_own_limits() -> None:
-    assert limits.container_environment(80 * GIB, replicas=4, held=2) == {
+    assert steps.container_environment(80 * GIB, replicas=4, held=2) == {
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50",
         "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=40960M",
     }

@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import control, steps, supervisor
-from deviceplugin.mps.control import Control, ControlError
-from deviceplugin.mps.daemon_files import DaemonFiles
+from deviceplugin.mps import steps, supervisor
+from deviceplugin.mps.steps import DaemonFiles
+from deviceplugin.mps.supervisor import Control, ControlError
 from gpushare.daemon import lifecycle
 from tests.deviceplugin import simulated
 
@@ -40,14 +40,14 @@ async def test_the_keeper_starts_and_stops_a_daemon(socket: Path) -> None:
     files = DaemonFiles(socket.parent, UUID)
     files.pipe.mkdir(parents=True)
     files.log.mkdir()
-    control = Control(socket, steps.environment(SPEC, files))
-    assert not await control.answers()
-    await control.start()
+    supervisor = Control(socket, steps.environment(SPEC, files))
+    assert not await supervisor.answers()
+    await supervisor.start()
     try:
-        assert await control.answers()
+        assert await supervisor.answers()
         assert files.pid_file.exists()
     finally:
-        await control.send("quit")
+        await supervisor.send("quit")
 
 
 def test_only_root_can_connect(short_path: Path) -> None:
@@ -74,11 +74,11 @@ async def test_anything_but_an_agents_call_is_not_run(socket: Path, line: bytes)
 
 
 async def test_a_missing_keeper_is_an_error(short_path: Path) -> None:
-    control = Control(short_path / "keeper.sock", {})
+    supervisor = Control(short_path / "keeper.sock", {})
     with pytest.raises(ControlError, match="cannot be run"):
-        await control.start()
+        await supervisor.start()
 
 
 def test_a_call_is_decoded_as_it_was_encoded() -> None:
-    call = control.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
-    assert control.decode(control.encode(call)) == call
+    call = supervisor.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
+    assert supervisor.decode(supervisor.encode(call)) == call

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
-from deviceplugin.arbiter.scheduling.gpu_leases import LeaseUsage
+from deviceplugin.arbiter.scheduling.leases import LeaseUsage
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.report import share_peaks
 from deviceplugin.report.share_peaks import Peak

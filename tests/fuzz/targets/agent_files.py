@@ -9,8 +9,7 @@ from pathlib import Path
 
 from prometheus_client import CollectorRegistry, generate_latest
 
-from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.ledgers import ledger_record, pages, recovery
+from deviceplugin.arbiter import pages, share_ledger, tenant
 from deviceplugin.audit import overhead
 from deviceplugin.hardware import gpu_health
 from deviceplugin.host import library, records
@@ -44,8 +43,8 @@ def _peaks(path: Path) -> None:
 
 def _record(path: Path) -> None:
     try:
-        record = ledger_record.read(path)
-    except ledger_record.RecordError:
+        record = share_ledger.read_record(path)
+    except share_ledger.RecordError:
         return
     assert records.read(tenant.Tenant, records.to_json(record.tenant)) == record.tenant
     pages.LimitsPage(record.tenant.grants, slot_count=record.slot_count).close()
@@ -64,7 +63,7 @@ def _contexts(path: Path) -> None:
 
 
 def _lost(path: Path) -> None:
-    ticks = recovery.read_loss(path.with_suffix(""), "boot")
+    ticks = share_ledger.read_loss(path.with_suffix(""), "boot")
     assert ticks is None or ticks >= 0
 
 
@@ -97,7 +96,7 @@ READERS: Mapping[str, Callable[[Path], None]] = {
     "record.json": _record,
     gpu_health.FAULTS_NAME: _faults,
     overhead.CONTEXTS_NAME: _contexts,
-    f"records{recovery.LOST_SUFFIX}": _lost,
+    "records.lost": _lost,
     "libraries.json": _libraries,
     "book.json": _book,
     "config.toml": _containerd,

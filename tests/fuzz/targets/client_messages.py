@@ -12,8 +12,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter import client_connection, connection_limits, tenant
-from deviceplugin.arbiter.ledgers import share_ledgers
+from deviceplugin.arbiter import client_connection, share_ledgers, tenant
 from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.host import kernel_process
 from gpushare import contract
@@ -103,7 +102,7 @@ async def _story(messages: list[tuple[int, bytes]]) -> None:
                 ours,
                 who=who,
                 container=kernel_process.Container(f"pod-{number // 2}", f"{number:064}"),
-                limits=connection_limits.ConnectedContainer(),
+                limits=client_connection.ConnectedContainer(),
                 leases=turns,
                 lookup=_Lookup(),
                 ledgers=books,

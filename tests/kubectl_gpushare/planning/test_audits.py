@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from deviceplugin.arbiter.ledgers.pages import LimitsRecord
+from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import node_audit
 from kubectl_gpushare.planning.auditing import FOREIGN, UNLIMITED, Amounts, ReportedProcess, ReportedShare, parse_audit
 from tests import builders

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from deviceplugin.arbiter.ledgers import ledger_record, recovery
-from deviceplugin.arbiter.ledgers.share_ledgers import ShareUse
+from deviceplugin.arbiter import share_ledger
+from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from deviceplugin.audit.overhead import ContextCheckpoint
 from deviceplugin.hardware.gpu_health import Fault, FaultLog
@@ -22,12 +22,12 @@ def writes_ledgers(there: str) -> None:
     grants = (Grant(f"{uuid}0", 100, 50, 100), Grant(f"{uuid}1", 100, 50, 100))
     tenant = Tenant("u", "ml", "trainer", ("main", "side"), 1, grants, True, "a1")
     slots = {0: (12, 345), 7: (13, 346)}
-    ledger_record.write(Path(there), ledger_record.LedgerRecord("boot", tenant, (1, 2), 64, slots))
+    share_ledger.write_record(Path(there), share_ledger.LedgerRecord("boot", tenant, (1, 2), 64, slots))
 
 
 def reads_ledgers(there: str) -> list[Any]:
-    (path,) = ledger_record.all_in(Path(there))
-    entry = ledger_record.read(path)
+    (path,) = share_ledger.record_paths(Path(there))
+    entry = share_ledger.read_record(path)
     grants = [[gpu.uuid, gpu.memory_bytes, gpu.request_percent, gpu.limit_percent] for gpu in entry.tenant.grants]
     who = [entry.tenant.pod_uid, entry.tenant.namespace, entry.tenant.pod, entry.tenant.containers, entry.tenant.share]
     pages = [entry.ledger, entry.slot_count, sorted(entry.slots.items())]
@@ -35,11 +35,11 @@ def reads_ledgers(there: str) -> list[Any]:
 
 
 def writes_when_ledgers_were_lost(there: str) -> None:
-    recovery.write_loss(Path(there) / "ledgers", "boot", 17)
+    share_ledger.write_loss(Path(there) / "ledgers", "boot", 17)
 
 
 def reads_when_ledgers_were_lost(there: str) -> Any:
-    return recovery.read_loss(Path(there) / "ledgers", "boot")
+    return share_ledger.read_loss(Path(there) / "ledgers", "boot")
 
 
 def writes_peaks(there: str) -> None:

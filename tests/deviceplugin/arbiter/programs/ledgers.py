@@ -17,7 +17,7 @@ def holds(descriptor: int) -> None:
 
 
 def takes_over(pid: int, device: int, inode: int) -> None:
-    from deviceplugin.arbiter.ledgers import pages
+    from deviceplugin.arbiter import pages
     from deviceplugin.host import kernel_process
 
     seen = kernel_process.mapping(pid, (device, inode))

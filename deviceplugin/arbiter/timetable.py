@@ -65,7 +65,6 @@ class _GpuTimetable:
         self.turns: dict[str, LaunchSlot] = {}
 
     def gaps(self) -> list[LaunchSlot]:
-        """Return the free parts of the period."""
         slots, at = [], 0
         for turn in sorted(self.turns.values(), key=lambda slot: slot.begin_permille):
             if turn.begin_permille > at:
@@ -83,12 +82,10 @@ class _GpuTimetable:
         return False
 
     def take(self, key: str, part: _Part) -> None:
-        """Take the share's slot away, so that it waits again."""
         del self.turns[key]
         self.waiting[key] = part
 
     def fill(self) -> None:
-        """Assign slots to all waiting shares."""
         for gap, parts in self._filled() or ():
             at = gap.begin_permille
             for key, length in sorted(_divided(gap.permille, parts).items()):
@@ -134,9 +131,7 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
 
 
 def _align(key: str, gpus: Sequence[_GpuTimetable], lengths: Iterable[int]) -> None:
-    """Assign the same slot on all these GPUs, with the first of the lengths that fits; leave the share out if none
-    does.
-    """
+    """Assign the same slot on all these GPUs, with the first of the lengths that fits, if one does."""
     for length in lengths:
         begin = _common([gpu.gaps() for gpu in gpus], length)
         if begin is not None and _is_granted(key, gpus, LaunchSlot(begin, length)):

@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.ledgers.timetable import NO_TURN, LaunchSlot
+from deviceplugin.arbiter.timetable import NO_TURN, LaunchSlot
 from gpushare import contract
 
 _HEADER: Final = struct.Struct(contract.LIMITS_HEADER)
@@ -109,7 +109,6 @@ class LimitsPage:
         return _records(self._map, len(self._measured))
 
     def set_slot_count(self, slot_count: int) -> None:
-        """Write how many slots a process must add up."""
         self.slot_count = slot_count
         word = ctypes.c_uint32.from_buffer(self._map, 4)
         word.value = slot_count
@@ -151,7 +150,6 @@ class LimitsView:
         return _records(self._map, self._gpu_count)
 
     def close(self) -> None:
-        """Unmap the page and close its descriptor."""
         self._map.close()
         os.close(self._descriptor)
 
@@ -181,7 +179,6 @@ class Ledger:
 
     @classmethod
     def make(cls, gpu_count: int) -> Ledger:
-        """Create an empty ledger."""
         descriptor = os.memfd_create(LEDGER_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(descriptor, gpu_count * contract.PAGE_SIZE)
         fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _KEEP_SIZE)
