@@ -78,31 +78,23 @@ class Arrivals:
         running = dict(_running(self._pods(), self._node()))
         self._seen = {container: arrived for container, arrived in self._seen.items() if container in running}
         new = {container for container in running.keys() - self._seen.keys() if self._checks[container] < MAX_CHECKS}
-        self._checks = collections.Counter(
-            {container: self._checks[container] + (container in new) for container in running}
-        )
+        self._checks = collections.Counter({key: self._checks[key] + (key in new) for key in running})
         arrivals = await self._check(new) if new else {}
         self._seen |= arrivals
         for namespace, name, without in sorted(running[key] for key, arrived in arrivals.items() if not arrived):
-            note = (
-                f"the container {without} has a share of a GPU but got neither a device nor a driver from the runtime"
-            )
+            got = "neither a device nor a driver from the runtime"
+            note = f"the container {without} has a share of a GPU but got {got}"
             self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
-        missing = tuple(
-            sorted("/".join(running[container]) for container, arrived in self._seen.items() if not arrived)
-        )
+        missing = tuple(sorted("/".join(running[key]) for key, arrived in self._seen.items() if not arrived))
         if missing != self.missing:
             self.missing = missing
             self._changed()
 
     async def _check(self, containers: set[Container]) -> Mapping[Container, bool]:
         """Return, for each container with a visible process, whether a process has a device or a driver."""
-        arrivals: dict[Container, bool] = {}
-        for container, directories in (await asyncio.to_thread(self._processes, containers)).items():
-            arrived = await self._check_with_timeout(container, directories)
-            if arrived is not None:
-                arrivals[container] = arrived
-        return arrivals
+        processes = await asyncio.to_thread(self._processes, containers)
+        arrivals = {container: await self._check_with_timeout(container, at) for container, at in processes.items()}
+        return {container: arrived for container, arrived in arrivals.items() if arrived is not None}
 
     def _processes(self, wanted: set[Container]) -> Mapping[Container, list[Path]]:
         processes: collections.defaultdict[Container, list[Path]] = collections.defaultdict(list)

@@ -202,25 +202,19 @@ class Specs:
         return self.directory / f"{answer.CDI_VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
-        """Return the specification of each kind that has devices on this node."""
         root = self._host_root(settings)
         dev = settings.dev_root.rstrip("/")
-        channels = {
-            str(channel): f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in settings.imex_channels
-        }
-        kinds = {
-            "gpu": self._gpus(dev),
-            "imex-channel": {
-                name: ContainerEdits(device_nodes=((path, f"{dev}{path}"),)) for name, path in channels.items()
-            },
-        }
+        kinds = {"gpu": self._gpus(dev), "imex-channel": dict[str, ContainerEdits]()}
+        for channel in settings.imex_channels:
+            path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+            kinds["imex-channel"][str(channel)] = ContainerEdits(device_nodes=((path, f"{dev}{path}"),))
         for kind, patterns in _EXTRAS.items():
             paths = sorted(path for pattern in patterns for path in root.glob(pattern))
             pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in paths))
             kinds[kind] = {ALL: ContainerEdits(device_nodes=pairs)} if pairs else {}
-        commons = {"gpu": self._common(settings)}
+        common = self._common(settings)
         return {
-            kind: _document(f"{answer.CDI_VENDOR}/{kind}", devices, common=commons.get(kind, NO_EDITS))
+            kind: _document(f"{answer.CDI_VENDOR}/{kind}", devices, common=common if kind == "gpu" else NO_EDITS)
             for kind, devices in kinds.items()
             if devices
         }

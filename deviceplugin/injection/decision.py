@@ -208,7 +208,6 @@ class NodeInjection:
     pod_uid: str
 
     def injection(self) -> Injection:
-        """Decide from what is known now."""
         own = [pod.runtime_class(manifest) for manifest in self.pods() if self.pod_uid == pod.uid(manifest)]
         own_class = own[0] if own and self.pod_uid else None
         facts = dataclasses.replace(self.facts, runtime=self.runtime(), runtime_class=own_class)
@@ -216,7 +215,6 @@ class NodeInjection:
         return decide(facts, settings.device_list_strategies if settings.names_strategies else ())
 
     def settings(self) -> NodeSettings:
-        """Return the settings in force, with the chosen strategies."""
         return dataclasses.replace(self.in_force.value.settings, device_list_strategies=self.injection().strategies)
 
     @property
