@@ -31,12 +31,10 @@ class CdiAnswer:
 
 
 def uses_cdi(word: str) -> bool:
-    """Whether this device list strategy uses CDI."""
     return word in (CDI_ANNOTATIONS, CDI_CRI)
 
 
 def cdi_device_name(vendor: str, kind: str, identity: str) -> str:
-    """Return `vendor/kind=identity`."""
     return f"{vendor}/{kind}={identity}"
 
 

@@ -14,9 +14,8 @@ from collections.abc import Mapping
 from typing import Final
 
 TOLERATED: Final = 0.15  # fraction of all time
-REPORTED_SECONDS: Final = (
-    3.0  # of excess beyond the tolerance; a share with 10 % that uses a whole GPU reaches it after four seconds
-)
+# of excess beyond the tolerance; a share with 10 % that uses a whole GPU reaches it after four seconds
+REPORTED_SECONDS: Final = 3.0
 MAX_SECONDS: Final = 4.5  # and the sum is back at zero half a minute after the excess ended
 FADING_SECONDS: Final = 10.0  # as in the arbiter's usage figure: a sample this old counts a third of a new one
 
@@ -25,9 +24,7 @@ Place = tuple[str, str]  # the UUID of a GPU, and the key of a share
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Overuse:
-    """The fractions of a GPU's time that a share used and that it was allowed, since the excess began; 1 is all the
-    time.
-    """
+    """The fractions of a GPU's time, up to 1, that a share used and that it was allowed, since the excess began."""
 
     used: float
     allowed: float

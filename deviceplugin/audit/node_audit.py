@@ -1,7 +1,4 @@
-"""The audit's observations of a moment, and its results for every process and share. Values only.
-
-The audit's outputs: the JSON of GET /audit, the GPUNode's condition, the messages of Events, and metrics. Pure.
-"""
+"""The audit's observations of a moment, and its results as values, JSON, condition, Events and metrics. Pure."""
 
 from __future__ import annotations
 
@@ -19,6 +16,9 @@ from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract
 from gpushare.gpunode import Condition, Gpu
+
+ALL_LIMITED: Final = "limits apply to every process on a shared GPU"
+_MAX_NAMED: Final = 10
 
 ProcessIdentity = tuple[int, int]  # a process's pid and start time in kernel ticks
 
@@ -171,10 +171,6 @@ class NodeAudit:
         return f"GPU {uuid}" if index is None else f"GPU {index} ({uuid})"
 
 
-ALL_LIMITED: Final = "limits apply to every process on a shared GPU"
-_MAX_NAMED: Final = 10
-
-
 def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str, Any]:
     """Return the document. checked_at: Unix seconds."""
     return {
@@ -274,38 +270,28 @@ def _share_json(share: AuditedShare) -> dict[str, Any]:
 
 
 def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
-    labels = ["node", "gpu", "index", "model"]
-    unlimited = GaugeMetricFamily(
-        "gpushare_gpu_unlimited_processes",
-        "Processes of share containers that run without limits, in two audits in a row.",
-        labels=labels,
-    )
-    foreign = GaugeMetricFamily(
-        "gpushare_gpu_foreign_processes",
-        "Processes on a fractional GPU that belong to no share, in two audits in a row.",
-        labels=labels,
-    )
+    of_gpu, of_share = ("gpu", "index", "model"), ("namespace", "pod", "containers", "gpu")
+
+    def gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:
+        return GaugeMetricFamily(name, help_text, labels=["node", *labels])
+
+    help_text = "Processes of share containers that run without limits, in two audits in a row."
+    unlimited = gauge("gpushare_gpu_unlimited_processes", help_text, of_gpu)
+    help_text = "Processes on a fractional GPU that belong to no share, in two audits in a row."
+    foreign = gauge("gpushare_gpu_foreign_processes", help_text, of_gpu)
     for gpu in audit.gpus:
         values = [node_name, gpu.uuid, str(gpu.index), gpu.model]
         for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
             metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(state)))
-    beyond = GaugeMetricFamily(
-        "gpushare_share_beyond_limit_memory_bytes",
-        "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0.",
-        labels=["node", "namespace", "pod", "containers", "gpu"],
-    )
-    compute = GaugeMetricFamily(
-        "gpushare_share_beyond_limit_compute_ratio",
-        "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver.",
-        labels=["node", "namespace", "pod", "containers", "gpu"],
-    )
+    help_text = "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0."
+    beyond = gauge("gpushare_share_beyond_limit_memory_bytes", help_text, of_share)
+    help_text = "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver."
+    compute = gauge("gpushare_share_beyond_limit_compute_ratio", help_text, of_share)
     for share in audit.shares:
         if share.processes:
             of = [node_name, share.namespace, share.pod, ",".join(share.containers), share.gpu]
             beyond.add_metric(of, share.beyond_bytes)
             compute.add_metric(of, share.overuse.used - share.overuse.allowed if share.overuse is not None else 0.0)
-    complete = GaugeMetricFamily(
-        "gpushare_audit_complete", "1 if the last audit was complete; /audit says why not.", labels=["node"]
-    )
+    complete = gauge("gpushare_audit_complete", "1 if the last audit was complete; /audit says why not.")
     complete.add_metric([node_name], float(not audit.problems))
     yield from (unlimited, foreign, beyond, compute, complete)

@@ -83,7 +83,6 @@ class Overheads:
         self._known, self.learned = known, learned
 
     def bytes_of(self, key: Key) -> int:
-        """Return the bytes that a process uses on a GPU beyond its charges."""
         return self._known[key].overhead_bytes if key in self._known else 0
 
 

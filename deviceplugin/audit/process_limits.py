@@ -39,7 +39,11 @@ NOT_REGISTERED: Final = "its container has a share of this GPU, but it is not re
 ORPHANED: Final = "it uses limits from a previous agent whose records were lost: restart its container"
 NO_LIBRARY: Final = f"{NOT_REGISTERED}: the library is not loaded (a static program, or the preload file was removed)"
 CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
+GONE: Final = "the GPUNode no longer has this share, but its processes still run"
+_MAX_NAMED: Final = 5
 _REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
+
+_SharePlace = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
 
 
 def check(
@@ -149,12 +153,6 @@ class _Processes:
         if container is None or manifest is None:
             return "", "", ""
         return *pod.namespaced_name(manifest), tenant.container_name(manifest, container.container_id) or ""
-
-
-GONE: Final = "the GPUNode no longer has this share, but its processes still run"
-_MAX_NAMED: Final = 5
-
-_SharePlace = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
 
 
 def _check_shares(

@@ -74,9 +74,8 @@ class DenialProgram:
             except FileNotFoundError:
                 continue  # the pod has just ended
             except OSError as error:
-                raise DenialError(
-                    f"the kernel did not attach the program to {cgroups[uid]}: {error.strerror}"
-                ) from error
+                problem = f"the kernel did not attach the program to {cgroups[uid]}: {error.strerror}"
+                raise DenialError(problem) from error
         return there
 
     def close(self) -> None:

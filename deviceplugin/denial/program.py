@@ -143,7 +143,6 @@ def _look_up(map_descriptor: int) -> tuple[_Line, ...]:
 
 
 def _resolved(lines: list[_Line | str]) -> bytes:
-    """Return the instructions, with labels resolved to offsets."""
     places, instructions = {}, list[_Line]()
     for line in lines:
         if isinstance(line, str):

@@ -22,6 +22,11 @@ from deviceplugin.host import records
 from gpushare import contract, pod
 from gpushare.pod import PodJson
 
+logger = logging.getLogger(__name__)
+
+RECORD_NAME: Final = "libraries.json"
+POLL_SECONDS: Final = 60.0
+MAX_BYTES: Final = 64 << 20  # per process, because a container controls how long its list of mappings is
 PREFIX_LENGTH: Final = 16
 STEM: Final = "libgpushare-"
 PATTERN: Final = f"{STEM}{'[0-9a-f]' * PREFIX_LENGTH}.so"  # matches every version
@@ -67,13 +72,6 @@ def install(source: Path, *, root: Path) -> Installed:
             "host that is not, such as /home/kubernetes/bin/gpushare on Container-Optimized OS"
         )
     return installed
-
-
-logger = logging.getLogger(__name__)
-
-RECORD_NAME: Final = "libraries.json"
-POLL_SECONDS: Final = 60.0
-MAX_BYTES: Final = 64 << 20  # per process, because a container controls how long its list of mappings is
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

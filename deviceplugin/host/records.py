@@ -24,7 +24,6 @@ _hints: Final = functools.cache(typing.get_type_hints)
 
 
 def to_json(value: Any) -> Any:
-    """Return the value as JSON-compatible objects."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, enum.Enum):
@@ -141,10 +140,7 @@ def write_if_changed(path: Path, content: str | bytes, *, mode: int = MODE, last
 
 
 def set_aside(path: Path) -> Path:
-    """Rename an invalid file so that it can be inspected; return the new path.
-
-    A newer agent that wrote the file may come back. An earlier file that was set aside is replaced.
-    """
+    """Rename an invalid file, which a newer agent may have written, and return the new path."""
     aside = path.with_name(f"{path.name}{UNREADABLE}")
     with contextlib.suppress(OSError):
         path.replace(aside)

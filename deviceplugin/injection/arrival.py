@@ -11,13 +11,14 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import itertools
 import logging
 import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.host import kernel_process
@@ -77,34 +78,23 @@ class Arrivals:
         running = dict(_running(self._pods(), self._node()))
         self._seen = {container: arrived for container, arrived in self._seen.items() if container in running}
         new = {container for container in running.keys() - self._seen.keys() if self._checks[container] < MAX_CHECKS}
-        self._checks = collections.Counter(
-            {container: self._checks[container] + (container in new) for container in running}
-        )
+        self._checks = collections.Counter({key: self._checks[key] + (key in new) for key in running})
         arrivals = await self._check(new) if new else {}
         self._seen |= arrivals
-        for without_device in sorted(
-            arrivals.keys() - {container for container, arrived in arrivals.items() if arrived}, key=running.__getitem__
-        ):
-            namespace, name, container = running[without_device]
-            note = (
-                f"the container {container} has a share of a GPU but got neither a device nor a driver from the runtime"
-            )
+        for namespace, name, without in sorted(running[key] for key, arrived in arrivals.items() if not arrived):
+            got = "neither a device nor a driver from the runtime"
+            note = f"the container {without} has a share of a GPU but got {got}"
             self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
-        missing = tuple(
-            sorted("/".join(running[container]) for container, arrived in self._seen.items() if not arrived)
-        )
+        missing = tuple(sorted("/".join(running[key]) for key, arrived in self._seen.items() if not arrived))
         if missing != self.missing:
             self.missing = missing
             self._changed()
 
     async def _check(self, containers: set[Container]) -> Mapping[Container, bool]:
         """Return, for each container with a visible process, whether a process has a device or a driver."""
-        arrivals: dict[Container, bool] = {}
-        for container, directories in (await asyncio.to_thread(self._processes, containers)).items():
-            arrived = await self._check_with_timeout(container, directories)
-            if arrived is not None:
-                arrivals[container] = arrived
-        return arrivals
+        processes = await asyncio.to_thread(self._processes, containers)
+        arrivals = {container: await self._check_with_timeout(container, at) for container, at in processes.items()}
+        return {container: arrived for container, arrived in arrivals.items() if arrived is not None}
 
     def _processes(self, wanted: set[Container]) -> Mapping[Container, list[Path]]:
         processes: collections.defaultdict[Container, list[Path]] = collections.defaultdict(list)
@@ -130,7 +120,12 @@ class Arrivals:
                 answer.set_result(arrived)
 
         def check() -> None:
-            arrived = _any_has_devices(directories)
+            arrived = None
+            for directory in directories:
+                here = has_devices(directory)
+                arrived = arrived if here is None else here
+                if arrived:
+                    break
             with contextlib.suppress(RuntimeError):  # the loop has been closed
                 loop.call_soon_threadsafe(end, arrived)
 
@@ -146,16 +141,6 @@ class Arrivals:
             return None
 
 
-def _any_has_devices(directories: Iterable[Path]) -> bool | None:
-    known = None
-    for directory in directories:
-        arrived = has_devices(directory)
-        if arrived:
-            return True
-        known = known if arrived is None else arrived
-    return known
-
-
 def has_devices(directory: Path) -> bool | None:
     """Whether a process, given by its /proc directory, has a GPU device node or a mounted driver; None if unknown."""
     try:
@@ -167,19 +152,15 @@ def has_devices(directory: Path) -> bool | None:
     except OSError:
         return None
     try:
-        return any(_exists(name, dev) for name in _GPU_NODES)
+        for name in _GPU_NODES:
+            with contextlib.suppress(FileNotFoundError):
+                os.stat(name, dir_fd=dev, follow_symlinks=False)
+                return True
     except OSError:
         return None
     finally:
         os.close(dev)
-
-
-def _exists(name: str, directory: int) -> bool:
-    try:
-        os.stat(name, dir_fd=directory, follow_symlinks=False)
-    except FileNotFoundError:
-        return False
-    return True
+    return False
 
 
 def _running(pods: Iterable[PodJson], node: GpuNode | None) -> Iterator[tuple[Container, tuple[str, str, str]]]:
@@ -188,13 +169,9 @@ def _running(pods: Iterable[PodJson], node: GpuNode | None) -> Iterator[tuple[Co
     for manifest in pods:
         pod_shares = shares.get(pod.annotations_of(manifest).get(contract.ALLOCATION, ""), ())
         names = {name for share in pod_shares for name in share.containers}
-        for status in _statuses(manifest) if names else ():
+        status_of_pod = (manifest.get("status") or {}) if names else {}
+        kinds = (status_of_pod.get(kind) or () for kind in ("containerStatuses", "initContainerStatuses"))
+        for status in itertools.chain.from_iterable(kinds):
             identity = str(status.get("containerID", "")).rpartition("://")[2]
             if status.get("name") in names and identity and "running" in (status.get("state") or {}):
                 yield Container(pod.uid(manifest), identity), (*pod.namespaced_name(manifest), str(status["name"]))
-
-
-def _statuses(manifest: PodJson) -> Iterator[Mapping[str, Any]]:
-    status = manifest.get("status") or {}
-    for kind in ("containerStatuses", "initContainerStatuses"):
-        yield from status.get(kind) or ()

@@ -60,19 +60,6 @@ class ContainerEdits:
 NO_EDITS: Final = ContainerEdits()
 
 
-def _gpu_devices(
-    devices: Mapping[str, tuple[tuple[str, str], ...]], *, common: ContainerEdits
-) -> dict[str, ContainerEdits]:
-    """Return the GPU devices by name, plus one device for all of them. `common` nodes are left out."""
-    own = set(common.device_nodes)
-    named = {
-        name: ContainerEdits(device_nodes=tuple(node for node in nodes if node not in own))
-        for name, nodes in devices.items()
-    }
-    every = dict.fromkeys(node for edits in named.values() for node in edits.device_nodes)
-    return {**named, ALL: ContainerEdits(device_nodes=tuple(every))} if named else {}
-
-
 def _document(kind: str, devices: Mapping[str, ContainerEdits], *, common: ContainerEdits = NO_EDITS) -> dict[str, Any]:
     """Return the specification of a kind as JSON. common: changes for every container with one of its devices."""
     edits = _edits_json(common)
@@ -100,14 +87,11 @@ def _edits_json(edits: ContainerEdits) -> dict[str, Any]:
         ]
     if edits.hook and edits.folders:
         folders = [word for folder in edits.folders for word in ("--folder", folder)]
-        arguments = [edits.hook.rpartition("/")[2], *_subcommand(edits.hook), "update-ldcache", *folders]
+        # `nvidia-ctk` has its hooks below a subcommand; `nvidia-cdi-hook` has only hooks.
+        subcommand = ["hook"] if edits.hook.endswith("nvidia-ctk") else []
+        arguments = [edits.hook.rpartition("/")[2], *subcommand, "update-ldcache", *folders]
         fields["hooks"] = [{"hookName": "createContainer", "path": edits.hook, "args": arguments}]
     return fields
-
-
-def _subcommand(hook: str) -> tuple[str, ...]:
-    """Return `hook` for `nvidia-ctk`, which has its hooks below that subcommand; `nvidia-cdi-hook` has only hooks."""
-    return ("hook",) if hook.endswith("nvidia-ctk") else ()
 
 
 class SpecError(Exception):
@@ -152,12 +136,9 @@ class Specs:
     async def run(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
         """Keep the files up to date until cancelled, even without allocations: restarted containers need them."""
         async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._follow(advertised, settings))
             tasks.create_task(self._poll(settings))
-
-    async def _follow(self, advertised: Observable[Any], settings: Callable[[], NodeSettings]) -> None:
-        async for _ in advertised.follow():
-            self._try_renew(settings())
+            async for _ in advertised.follow():
+                self._try_renew(settings())
 
     async def _poll(self, settings: Callable[[], NodeSettings]) -> None:
         """Restore files that another component removed: containers restart without a new allocation."""
@@ -221,31 +202,36 @@ class Specs:
         return self.directory / f"{answer.CDI_VENDOR}-{kind}.json"
 
     def _documents(self, settings: NodeSettings) -> dict[str, dict[str, Any]]:
-        """Return the specification of each kind that has devices on this node."""
         root = self._host_root(settings)
         dev = settings.dev_root.rstrip("/")
-        kinds = {"gpu": self._gpus(dev), "imex-channel": _channels(settings.imex_channels, dev)}
+        kinds = {"gpu": self._gpus(dev), "imex-channel": dict[str, ContainerEdits]()}
+        for channel in settings.imex_channels:
+            path = f"/dev/nvidia-caps-imex-channels/channel{channel}"
+            kinds["imex-channel"][str(channel)] = ContainerEdits(device_nodes=((path, f"{dev}{path}"),))
         for kind, patterns in _EXTRAS.items():
             paths = sorted(path for pattern in patterns for path in root.glob(pattern))
             pairs = tuple((inside, f"{dev}{inside}") for inside in (f"/{path.relative_to(root)}" for path in paths))
             kinds[kind] = {ALL: ContainerEdits(device_nodes=pairs)} if pairs else {}
-        commons = {"gpu": self._common(settings)}
+        common = self._common(settings)
         return {
-            kind: _document(f"{answer.CDI_VENDOR}/{kind}", devices, common=commons.get(kind, NO_EDITS))
+            kind: _document(f"{answer.CDI_VENDOR}/{kind}", devices, common=common if kind == "gpu" else NO_EDITS)
             for kind, devices in kinds.items()
             if devices
         }
 
     def _gpus(self, dev: str) -> dict[str, ContainerEdits]:
+        """Return the GPU devices by UUID and index, plus one device for all of them; control nodes are common."""
         nodes = self.nodes()
-        devices = {}
+        devices: dict[str, ContainerEdits] = {}
+        every: list[tuple[str, str]] = []
         for gpu in self.gpus():
             for device in (whole(gpu), *(part for _, part in parts(gpu))):
-                pairs = tuple((path, f"{dev}{path}") for path in nodes.of_device.get(device.uuid, ()))
-                if pairs:
-                    devices[device.uuid] = devices[device.index] = pairs
-        control = tuple((path, f"{dev}{path}") for path in nodes.control)
-        return _gpu_devices(devices, common=ContainerEdits(device_nodes=control))
+                paths = nodes.of_device.get(device.uuid, ())
+                own = tuple((path, f"{dev}{path}") for path in paths if path not in nodes.control)
+                if paths:
+                    devices[device.uuid] = devices[device.index] = ContainerEdits(device_nodes=own)
+                    every += own
+        return {**devices, ALL: ContainerEdits(device_nodes=tuple(dict.fromkeys(every)))} if devices else {}
 
     def _host_root(self, settings: NodeSettings) -> Path:
         mounted = Path(settings.container_driver_root)
@@ -267,8 +253,3 @@ class Specs:
             folders=driver_root.folders(root.path),
             hook=hook,
         )
-
-
-def _channels(channels: Sequence[int], dev: str) -> dict[str, ContainerEdits]:
-    paths = {str(channel): f"/dev/nvidia-caps-imex-channels/channel{channel}" for channel in channels}
-    return {name: ContainerEdits(device_nodes=((path, f"{dev}{path}"),)) for name, path in paths.items()}

@@ -1,11 +1,9 @@
-"""Decides how containers get devices, and explains it for the GPUNode. Pure.
+"""Decides how containers get devices, and explains it for the GPUNode.
 
 A configured strategy is used as it is. Without one, the agent uses what it has seen to work: the environment, if
 NVIDIA's runtime gave the agent's own container a driver because it is the node's default runtime; CDI, if the runtime
 supports it and this agent can write the specifications; and the environment again for pods that name the agent's
 RuntimeClass. Strategies that are known not to work are refused, because a container would start without a GPU.
-
-The node settings in force, combined with the injection decision.
 """
 
 from __future__ import annotations
@@ -115,17 +113,16 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
     if named:
         assessments = [_assess(strategy, facts) for strategy in named]
     else:
-        assessments = [_assess(answer.ENVVAR, facts), _assess(answer.CDI_CRI, facts)]
+        environment, by_cdi = _assess(answer.ENVVAR, facts), _assess(answer.CDI_CRI, facts)
         # CDI may be disabled without notice. Unless it is configured, use it only if it is known to be enabled.
-        assessments = (
-            [assessments[0], dataclasses.replace(assessments[1], works=Works.NO)]
-            if assessments[1].works < Works.YES
-            else assessments
-        )
+        certain = by_cdi.works is Works.YES
+        assessments = [environment, by_cdi if certain else dataclasses.replace(by_cdi, works=Works.NO)]
     best = max(assessments, key=lambda one: one.works)  # ties go to the first
     strategies = named or (best.strategy,)
     if best.works is Works.NO:
-        return _refused(strategies, assessments)
+        reasons = "; ".join(f"{one.strategy}: {one.why}" for one in assessments)
+        sentence = f"containers would get no GPU: {reasons}; {_REMEDY}"
+        return Injection(strategies, Condition(INJECTED, "False", REASON_NOTHING_INJECTS, sentence), refusal=sentence)
     if best.works is Works.UNKNOWN:
         return _unknown(strategies, best.why)
     if best.works is Works.BY_CLASS:
@@ -135,21 +132,13 @@ def decide(facts: InjectionFacts, named: tuple[str, ...]) -> Injection:
             "their start"
         )
         return Injection(strategies, Condition(INJECTED, "True", "RuntimeClass", sentence), needs_class=name)
-    if answer.uses_cdi(best.strategy):
-        return Injection(strategies, Condition(INJECTED, "True", "CdiDevices", f"{best.strategy}: {best.why}"))
-    return Injection(strategies, Condition(INJECTED, "True", "DefaultRuntime", f"{best.strategy}: {best.why}"))
+    reason = "CdiDevices" if answer.uses_cdi(best.strategy) else "DefaultRuntime"
+    return Injection(strategies, Condition(INJECTED, "True", reason, f"{best.strategy}: {best.why}"))
 
 
 def _unknown(strategies: tuple[str, ...], why: str) -> Injection:
     sentence = f"{', '.join(strategies)}, not verified: {why}"
     return Injection(strategies, Condition(INJECTED, "Unknown", "NotSeen", sentence))
-
-
-def _refused(strategies: tuple[str, ...], assessments: list[_Assessment]) -> Injection:
-    sentence = (
-        f"containers would get no GPU: {'; '.join(f'{one.strategy}: {one.why}' for one in assessments)}; {_REMEDY}"
-    )
-    return Injection(strategies, Condition(INJECTED, "False", REASON_NOTHING_INJECTS, sentence), refusal=sentence)
 
 
 def _assess(strategy: str, facts: InjectionFacts) -> _Assessment:
@@ -219,22 +208,13 @@ class NodeInjection:
     pod_uid: str
 
     def injection(self) -> Injection:
-        """Decide from what is known now."""
-        own = (
-            next((manifest for manifest in self.pods() if pod.uid(manifest) == self.pod_uid), None)
-            if self.pod_uid
-            else None
-        )
-        facts = dataclasses.replace(
-            self.facts,
-            runtime=self.runtime(),
-            runtime_class=None if own is None else pod.runtime_class(own),
-        )
+        own = [pod.runtime_class(manifest) for manifest in self.pods() if self.pod_uid == pod.uid(manifest)]
+        own_class = own[0] if own and self.pod_uid else None
+        facts = dataclasses.replace(self.facts, runtime=self.runtime(), runtime_class=own_class)
         settings = self.in_force.value.settings
         return decide(facts, settings.device_list_strategies if settings.names_strategies else ())
 
     def settings(self) -> NodeSettings:
-        """Return the settings in force, with the chosen strategies."""
         return dataclasses.replace(self.in_force.value.settings, device_list_strategies=self.injection().strategies)
 
     @property

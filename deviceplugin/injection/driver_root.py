@@ -39,7 +39,8 @@ KNOWN: Final = ("/run/nvidia/driver", "/home/kubernetes/bin/nvidia")
 
 def folders(root: Path) -> tuple[str, ...]:
     """Return the directory of the driver's libraries below `root`, as a host path; empty if there is no driver."""
-    return tuple(f"/{libraries[0]}" for libraries in [_driver(root)] if libraries)
+    driver = _driver(root)
+    return () if driver is None else (f"/{driver[0]}",)
 
 
 def files(root: Path) -> tuple[str, ...]:

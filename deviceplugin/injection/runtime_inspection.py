@@ -60,7 +60,9 @@ def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     Under CRI-O or Docker there are none. If the container's layers are not in an overlay, a distribution's file takes
     precedence over containerd's usual one.
     """
-    layer = _writable_layer(mountinfo)
+    # the host directory of the container's writable overlay layer
+    roots = (fields[-1].split(",") for fields in map(str.split, mountinfo.splitlines()) if fields[4:5] == ["/"])
+    layer = next((word.removeprefix(_UPPER) for word in next(roots, []) if word.startswith(_UPPER)), None)
     if layer is None:
         rancher = (_rancher(f"/var/lib/rancher/{name}/agent") for name in ("k3s", "rke2"))
         return (*rancher, _MICROK8S, _K0S, _CONTAINERD)
@@ -73,14 +75,6 @@ def config_locations(mountinfo: str) -> tuple[ConfigLocation, ...]:
     if "/snap/microk8s/" in directory:
         return (_MICROK8S,)
     return (_K0S if posixpath.basename(directory) == "k0s" else _CONTAINERD,)
-
-
-def _writable_layer(mountinfo: str) -> str | None:
-    """Return the host directory of the container's writable overlay layer."""
-    for fields in map(str.split, mountinfo.splitlines()):
-        if len(fields) > 4 and fields[4] == "/":
-            return next((word.removeprefix(_UPPER) for word in fields[-1].split(",") if word.startswith(_UPPER)), None)
-    return None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

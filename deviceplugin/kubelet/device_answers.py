@@ -71,10 +71,8 @@ class DeviceAnswers:
                 for mount in response.mounts
             ],
             devices=[
-                messages.DeviceSpec(
-                    container_path=device.container, host_path=device.host, permissions=device.permissions
-                )
-                for device in response.devices
+                messages.DeviceSpec(container_path=node.container, host_path=node.host, permissions=node.permissions)
+                for node in response.devices
             ],
             annotations=response.annotations,
             cdi_devices=[messages.CDIDevice(name=name) for name in response.cdi_devices],

@@ -324,12 +324,9 @@ class Plugins:
         self._tasks[name].add_done_callback(self._ended)
 
     def _publish(self) -> None:
-        self._registered.publish(
-            frozenset(name for name, registration in self._registrations.items() if not registration.problem)
-        )
-        self._hung_up.publish(
-            "; ".join(registration.hung_up for registration in self._registrations.values() if registration.hung_up)
-        )
+        there = self._registrations.items()
+        self._registered.publish(frozenset(name for name, registration in there if not registration.problem))
+        self._hung_up.publish("; ".join(registration.hung_up for _, registration in there if registration.hung_up))
 
     def _end(self, name: str) -> None:
         del self._endings[name]

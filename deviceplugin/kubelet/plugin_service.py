@@ -143,22 +143,9 @@ class DevicePlugin(services.DevicePluginServicer):
                 if devices == sent:
                     continue
                 sent = devices
-                logger.info(
-                    "Sent the devices to the kubelet",
-                    extra={
-                        "resource": self._name,
-                        "devices": len(devices),
-                        "healthy": sum(device.healthy for device in devices),
-                    },
-                )
-                yield messages.ListAndWatchResponse(
-                    devices=[
-                        messages.Device(
-                            ID=device.id, health=HEALTH[device.healthy], topology=_topology(device.numa_node)
-                        )
-                        for device in devices
-                    ]
-                )
+                counts = {"devices": len(devices), "healthy": sum(device.healthy for device in devices)}
+                logger.info("Sent the devices to the kubelet", extra={"resource": self._name, **counts})
+                yield messages.ListAndWatchResponse(devices=map(_message, devices))
         finally:
             change.cancel()
             self.streams -= 1
@@ -193,13 +180,8 @@ class DevicePlugin(services.DevicePluginServicer):
             except AllocateRefusedError as error:
                 logger.warning("Refused to allocate", extra={"resource": self._name, "err": str(error)})
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        logger.info(
-            "Allocated",
-            extra={
-                "resource": self._name,
-                "units": [len(container.devices_ids) for container in request.container_requests],
-            },
-        )
+        units = [len(container.devices_ids) for container in request.container_requests]
+        logger.info("Allocated", extra={"resource": self._name, "units": units})
         return messages.AllocateResponse(container_responses=answers)
 
     async def PreStartContainer(  # noqa: N802
@@ -221,5 +203,7 @@ def options(answers: ContainerAllocator) -> messages.DevicePluginOptions:
     )
 
 
-def _topology(numa_node: int | None) -> messages.TopologyInfo | None:
-    return None if numa_node is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=numa_node)])
+def _message(device: AdvertisedDevice) -> messages.Device:
+    numa = device.numa_node
+    topology = None if numa is None else messages.TopologyInfo(nodes=[messages.NUMANode(ID=numa)])
+    return messages.Device(ID=device.id, health=HEALTH[device.healthy], topology=topology)

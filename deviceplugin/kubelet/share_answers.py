@@ -67,11 +67,9 @@ class ShareAnswers:
 
     @property
     def needs_start(self) -> bool:
-        """Whether containers need `start` once their pod is known."""
         return self._start is not None and self._start.is_needed
 
     def allocate(self, resource: str, device_ids: Sequence[str]) -> messages.ContainerAllocateResponse:
-        """Return the mounts, and the CDI name if one is used."""
         settings = self._settings()
         self._allocated(resource, device_ids)
         name = answer.cdi_share_name(device_ids)
