@@ -31,7 +31,6 @@ logger = logging.getLogger(__name__)
 
 HELLO_SECONDS: Final = 10.0
 MESSAGES_A_TURN: Final = 8
-_ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns
 MESSAGE_BURST: Final = 2048
@@ -161,7 +160,6 @@ class ClientConnection:
 
     @property
     def tenant(self) -> Tenant:
-        """The share of the process, once it has been welcomed."""
         assert self._share is not None  # noqa: S101
         return self._share.tenant
 
@@ -217,7 +215,7 @@ class ClientConnection:
             return self.limits.messages
         if self._share is not None and self._share.outdated:
             self.ledgers.confirm_page(self._share, self.who)
-        if kind in _ABOUT_LEASES and self._share is not None:
+        if kind in wire.LEASE_MESSAGES and self._share is not None:
             said = wire.lease(data)
             if said.gpu < len(self._share.tenant.grants):
                 self.leases.handle(self, kind, said)

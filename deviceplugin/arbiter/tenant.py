@@ -50,7 +50,6 @@ class Tenant:
 
     @property
     def key(self) -> str:
-        """A name that is unique on the node and valid as a file name."""
         return f"{self.pod_uid}-{self.share}"
 
 

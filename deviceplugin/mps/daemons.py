@@ -152,7 +152,6 @@ class MpsDaemon:
         await self._control.start()
 
     async def _quit(self) -> None:
-        """Ask the daemon to quit, and kill it if it does not."""
         try:
             pidfd = await self._pidfd()
         except ProcessLookupError:

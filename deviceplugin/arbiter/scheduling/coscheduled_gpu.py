@@ -40,7 +40,6 @@ class CoscheduledGpu(LeaseScheduler):
         return lent and self.shares[self.holder or ""].phase is LeasePhase.OPEN
 
     def standing(self, key: str, now_ns: int) -> account.Standing:
-        """Return the share's rank, which is comparable with ranks on other GPUs."""
         account = self.shares[key].account
         account.pass_time(now_ns)
         return account.standing(self._surplus_ns)
@@ -61,7 +60,6 @@ class CoscheduledGpu(LeaseScheduler):
         return self.take_back(now_ns)
 
     def begin(self, now_ns: int) -> list[Command]:
-        """Begin the turn of the gang for which this GPU is reserved."""
         key = self.reserved_for or ""
         self.blocked, self._turn_ns = False, now_ns
         if not self.shares[key].asked and self.shares[key].phase is None:

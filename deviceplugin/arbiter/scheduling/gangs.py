@@ -71,14 +71,9 @@ class Gangs:
 
     def __init__(self, gpus: Mapping[str, CoscheduledGpu]) -> None:
         self._gpus = gpus
-        self._gangs: dict[str, Gang] = {}
+        self.by_name: dict[str, Gang] = {}
         self._names: dict[str, str] = {}  # gang names by share
         self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # gang names by GPU
-
-    @property
-    def shares(self) -> dict[str, dict[str, str]]:
-        """The share that each gang has at each GPU, by the gang's name."""
-        return {name: dict(gang.shares) for name, gang in self._gangs.items()}
 
     def join(self, key: str, uuid: str, now_ns: int, *, uuids: Sequence[str], group: str = "") -> None:
         """Add a share, at this GPU, to the gang of its GPUs (`uuids`) and its group. It counts as about to use the GPU.
@@ -87,10 +82,10 @@ class Gangs:
         """
         name = self._names.get(key)
         if name is None:
-            there = self._gangs[group].shares if group in self._gangs else {}
+            there = self.by_name[group].shares if group in self.by_name else {}
             name = group if group and there.keys().isdisjoint(uuids) else key
             self._names[key] = name
-        gang = self._gangs.setdefault(name, Gang())
+        gang = self.by_name.setdefault(name, Gang())
         if uuid in gang.shares:
             return
         gang.shares[uuid] = key
@@ -100,7 +95,7 @@ class Gangs:
 
     def remove(self, key: str, uuid: str) -> None:
         name = self._names.get(key, "")
-        gang = self._gangs.get(name)
+        gang = self.by_name.get(name)
         if gang is None or gang.shares.get(uuid) != key:
             return
         del gang.shares[uuid], gang.used_ns[uuid]
@@ -110,12 +105,12 @@ class Gangs:
         if key not in gang.shares.values():
             del self._names[key]
         if not gang.shares:
-            del self._gangs[name]
+            del self.by_name[name]
 
     def settle(self, now_ns: int) -> Commands:
         """Return the next commands. Execute them and call again, until there are none."""
         commands: Commands = []
-        for _ in range(len(Stage) * len(self._gangs)):
+        for _ in range(len(Stage) * len(self.by_name)):
             called = self._next(now_ns)
             if called is not None:
                 called.stage, called.reserved = Stage.CALLED, self._uses(called, now_ns)
@@ -135,9 +130,8 @@ class Gangs:
         return commands
 
     def due_ns(self, now_ns: int) -> int | None:
-        """Return when to settle next, if nothing happens before."""
         times: list[int] = []
-        for gang in self._gangs.values():
+        for gang in self.by_name.values():
             if gang.stage is Stage.ENDING:  # when to resume members, and when to stop those that were resumed
                 times += [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
                 is_resumed = any(self._is_resumed(gang, uuid) for uuid in gang.reserved)
@@ -153,10 +147,10 @@ class Gangs:
             name
             for uuid, keys in changed
             for name in self._at.get(uuid, ())
-            if self._gangs[name].stage is not Stage.WAITING or self._gangs[name].shares[uuid] in keys
+            if self.by_name[name].stage is not Stage.WAITING or self.by_name[name].shares[uuid] in keys
         }
         moving = {Stage.CALLED, Stage.ENDING}
-        return [gang for name, gang in self._gangs.items() if name in names or gang.stage in moving or gang.exempt]
+        return [gang for name, gang in self.by_name.items() if name in names or gang.stage in moving or gang.exempt]
 
     def _next(self, now_ns: int) -> Gang | None:
         """Return the first waiting gang that may begin; None if no turn is over on any GPU."""
@@ -165,7 +159,7 @@ class Gangs:
             return None
         waiting = [
             gang
-            for gang in self._gangs.values()
+            for gang in self.by_name.values()
             if gang.stage is Stage.WAITING and not vacant.isdisjoint(self._uses(gang, now_ns)) and self._asks(gang)
         ]
         able = [gang for gang in waiting if self._may_begin(gang, now_ns)]
@@ -182,7 +176,7 @@ class Gangs:
 
     def _owners(self, uuid: str) -> list[Gang]:
         """Return the gang that has its turn on this GPU, and the gang that has been called to be next."""
-        there = (self._gangs[name] for name in self._at.get(uuid, ()))
+        there = (self.by_name[name] for name in self._at.get(uuid, ()))
         return [gang for gang in there if uuid in gang.reserved]
 
     def _may_begin(self, gang: Gang, now_ns: int) -> bool:

@@ -42,8 +42,6 @@ class Lengths:
 DEFAULT: Final = Lengths()
 # A gang begins when the last of its GPUs is free, and ends when the last one is, so its turns are longer.
 GANGS_TURNS: Final = 3
-
-
 READY: Final = frozenset({None, LeasePhase.LATE})  # phases in which a share can begin
 
 
@@ -133,7 +131,6 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def observe(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
-        """Record whether the driver has recently run work of the share."""
         share = self.shares[key]
         if share.phase is not LeasePhase.LATE:
             return []
@@ -180,7 +177,6 @@ class LeaseScheduler:
         return commands
 
     def due_ns(self) -> int | None:
-        """Return when to tick next, if nothing happens before."""
         times = []
         for share in (self.shares[key] for key in (self.holder, self._draining) if key is not None):
             if share.phase is LeasePhase.OPEN and share.due_ns is not None:
