@@ -66,7 +66,6 @@ class AgentChannel:
         return await asyncio.shield(asked)
 
     def context_bytes(self, gpu_uuid: str) -> int:
-        """Return the bytes to charge for a CUDA context before it is created."""
         return self._contexts.get(gpu_uuid, 0)
 
     def gpu_bytes(self, gpu_uuid: str) -> int:

@@ -146,7 +146,6 @@ class LimitsView:
         return int(_unpack(_HEADER, self._map)[1])
 
     def read(self) -> tuple[LimitsRecord, ...]:
-        """Return the records by GPU, in the order of the grants. Raises PagesError once the page is closed."""
         return _records(self._map, self._gpu_count)
 
     def close(self) -> None:
@@ -234,7 +233,6 @@ class Ledger:
         return freed
 
     def close(self) -> None:
-        """Unmap the pages and close their descriptor. Processes keep their mappings."""
         self._words.release()
         self._map.close()
         os.close(self.descriptor)

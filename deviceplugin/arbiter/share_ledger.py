@@ -182,14 +182,12 @@ class ShareLedger:
             self._outdated.add(slot)
 
     def set_overheads(self, overheads: Mapping[int, Sequence[int]]) -> None:
-        """Set what the processes hold beyond their charges, by slot and GPU."""
         self._overheads = {slot: held for slot, held in overheads.items() if slot in self.members}
         for gpu in range(len(self.tenant.grants)):
             overhead_bytes = sum(held[gpu] for held in self._overheads.values())
             self.limits.set_overhead(gpu, overhead_bytes)
 
     def use_current_page(self, slot: int) -> None:
-        """Record that the process in this slot now uses the current limits page."""
         self._outdated.discard(slot)
 
     def release(self, slot: int) -> int:

@@ -168,7 +168,8 @@ class Gangs:
     def _is_vacant(self, uuid: str) -> bool:
         owners = self._owners(uuid)
         if not owners:
-            return self._gpus[uuid].vacant
+            gpu = self._gpus[uuid]
+            return gpu.holder is None or gpu.is_over(gpu.holder)
         return all(
             owner.stage is Stage.ENDING or any(self._gpus[uuid].is_over(owner.shares[uuid]) for uuid in owner.reserved)
             for owner in owners
@@ -187,7 +188,7 @@ class Gangs:
 
     def _yields(self, uuid: str, standing: account.Standing, now_ns: int) -> bool:
         gpu, owners = self._gpus[uuid], self._owners(uuid)
-        alone = [gpu.first(now_ns)]
+        alone = [gpu.waiting.first(now_ns)]
         if not owners and gpu.holder is not None and gpu.shares[gpu.holder].phase is LeasePhase.OPEN:
             alone.append(gpu.holder)
         return all(key is None or gpu.standing(key, now_ns) <= standing for key in alone) and all(
@@ -240,7 +241,6 @@ class Gangs:
             self._gpus[uuid].set_exempt(key, now_ns, exempt=gang.exempt)
 
     def _wait(self, gang: Gang, now_ns: int) -> Commands:
-        """Queue the gang on the GPUs that it will use."""
         held = [uuid for uuid, key in gang.shares.items() if self._gpus[uuid].holder == key]
         if held:  # since before this arbiter started
             gang.stage, gang.reserved = Stage.CALLED, sorted(held)
@@ -308,7 +308,7 @@ class Gangs:
         if not any(gpu.is_over(key) for gpu, key in kept):
             return False
         return any(
-            (first := self._gpus[uuid].first(now_ns)) is not None
+            (first := self._gpus[uuid].waiting.first(now_ns)) is not None
             and self._gpus[uuid].standing(first, now_ns) >= self._standing(gang, uuid, now_ns)
             for uuid in gang.reserved
         )
@@ -360,7 +360,6 @@ class Gangs:
         return []
 
     def _command_each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
-        """Call `what` for each GPU of the turn, in order."""
         return [(uuid, command) for uuid in gang.reserved for command in what(self._gpus[uuid], gang.shares[uuid])]
 
 

@@ -127,7 +127,6 @@ class GpuLeases:
             self.execute(self.scheduler.join(tenant.key, entitlement, now_ns))
 
     def observe(self, key: str, now_ns: int, *, works: bool) -> None:
-        """Record whether the driver has recently run work of the share."""
         if key in self.shares:
             self.execute(self.scheduler.observe(key, now_ns, works=works))
 
@@ -326,7 +325,6 @@ class Leases:
                 self._settle(uuid, now_ns)
 
     def remove(self, client: LeaseClient) -> None:
-        """Remove a client that has gone, and its running work."""
         now_ns = self._clock()
         for uuid in self._gpus_of_client.pop(client, set()):
             self.gpus[uuid].remove(client, now_ns)
