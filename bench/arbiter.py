@@ -16,7 +16,7 @@ import struct
 import time
 
 from deviceplugin.arbiter import wire
-from deviceplugin.arbiter.scheduling.gpu_share import DebtCache
+from deviceplugin.arbiter.scheduling.gpu_share import Debts
 from deviceplugin.arbiter.scheduling.leases import GpuLeases
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
@@ -46,7 +46,7 @@ class Client:
 def turn_us(shares: int, seconds: float) -> float:
     """Return the microseconds of one turn with this many shares."""
     asked: list[tuple[Client, int]] = []
-    gpu = GpuLeases(UUID, itertools.count(2), DebtCache(), settled=lambda: True)
+    gpu = GpuLeases(UUID, itertools.count(2), Debts(), settled=lambda: True)
     now_ns, turns = 1, 0
     clients = [Client(number, shares, asked) for number in range(shares)]
 
@@ -63,7 +63,7 @@ def turn_us(shares: int, seconds: float) -> float:
     while time.process_time() - began < seconds:
         for _ in range(100):
             now_ns = max(now_ns + 1, gpu.scheduler.due_ns() or 0)
-            gpu.tick(now_ns)
+            gpu.execute(gpu.scheduler.tick(now_ns))
             gpu.settle(now_ns)
             while asked:
                 client, number = asked.pop()

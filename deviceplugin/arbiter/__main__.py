@@ -32,7 +32,6 @@ POLL_SECONDS: Final = 0.05
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Serve until the agent ends; return the exit code."""
     options = _parser().parse_args(arguments)
     lifecycle.configure_logs(options.log_level, "arbiter")
     return lifecycle.run(lambda daemon: _serve(options, daemon))

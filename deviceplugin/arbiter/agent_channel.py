@@ -39,7 +39,7 @@ class AgentChannel:
         # by share key: the ledger, and its count of changes then
         self._reported: dict[str, tuple[ShareLedger, int]] = {}
         self._announced_change = False
-        self._measuring: dict[int, asyncio.Future[int | None]] = {}
+        self.measuring: dict[int, asyncio.Future[int | None]] = {}  # open questions about unclaimed memory
         self._numbers = itertools.count(1)
         self._askers: set[tuple[int, int]] = set()  # processes with an open question
         self._refused: set[Container] = set()  # containers announced since the last report
@@ -57,10 +57,6 @@ class AgentChannel:
             return None
         return GpuNode("", allocations=tuple(self._entries.values()), resizes=self._resizes)
 
-    @property
-    def measuring(self) -> int:
-        return len(self._measuring)
-
     async def tenant(self, container: Container) -> Tenant | Refusal:
         """Ask the agent for the container's share. All processes of the container wait for one answer."""
         asked = self._asked.get(container)
@@ -70,7 +66,6 @@ class AgentChannel:
         return await asyncio.shield(asked)
 
     def context_bytes(self, gpu_uuid: str) -> int:
-        """Return the bytes to charge for a CUDA context before it is created."""
         return self._contexts.get(gpu_uuid, 0)
 
     def gpu_bytes(self, gpu_uuid: str) -> int:
@@ -84,13 +79,13 @@ class AgentChannel:
             return None
         self._askers.add(who)
         asked: asyncio.Future[int | None] = asyncio.get_running_loop().create_future()
-        self._measuring[number] = asked
+        self.measuring[number] = asked
         try:
             self._channel.send(messages.Measure(number, share.tenant.key, *who, gpu))
             return await asked
         finally:
             self._askers.discard(who)
-            del self._measuring[number]
+            del self.measuring[number]
 
     def changed(self) -> None:
         """Announce that resizes may have changed; only once until the agent applies allocations again."""
@@ -132,7 +127,7 @@ class AgentChannel:
             case messages.ShareActivities(activities):
                 self._server.leases.observe({(one.gpu, one.share): one.active for one in activities})
             case messages.UnclaimedMemory(number, memory_bytes):
-                waiting = self._measuring.get(number)  # None if the client has disconnected
+                waiting = self.measuring.get(number)  # None if the client has disconnected
                 if waiting is not None and not waiting.done():
                     waiting.set_result(memory_bytes)
             case messages.Report(turns):

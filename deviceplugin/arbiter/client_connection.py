@@ -30,7 +30,6 @@ logger = logging.getLogger(__name__)
 
 HELLO_SECONDS: Final = 10.0
 MESSAGES_A_TURN: Final = 8
-_ABOUT_LEASES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns
 MESSAGE_BURST: Final = 2048
@@ -63,6 +62,7 @@ class ConnectedContainer:
 
     def __init__(self) -> None:
         self.connections = 0
+        self.left_seconds = 0.0  # when the last connection was closed
         self.messages = RateLimiter(per_second=MESSAGES_PER_SECOND, burst=MESSAGE_BURST)
         self.lease_messages = RateLimiter(per_second=LEASE_MESSAGES_PER_SECOND, burst=MESSAGE_BURST)
         self._lines = RateLimiter(per_second=LINES_PER_SECOND, burst=LINE_BURST)
@@ -84,28 +84,25 @@ class ConnectionLimits:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._connected: dict[Container, ConnectedContainer] = {}
-        self._gone: dict[Container, tuple[float, ConnectedContainer]] = {}
+        self._known: dict[Container, ConnectedContainer] = {}
 
     def connections(self, container: Container) -> int:
-        return self._connected[container].connections if container in self._connected else 0
+        return self._known[container].connections if container in self._known else 0
 
     def connect(self, container: Container) -> ConnectedContainer:
-        if container not in self._connected:
-            _, known = self._gone.pop(container, (0.0, ConnectedContainer()))
-            self._connected[container] = known
-        connected = self._connected[container]
+        connected = self._known.setdefault(container, ConnectedContainer())
         connected.connections += 1
         return connected
 
     def disconnect(self, container: Container) -> None:
-        connected = self._connected[container]
+        connected = self._known[container]
         connected.connections -= 1
-        if connected.connections:
-            return
-        now = self._clock()
-        self._gone = {container: known for container, known in self._gone.items() if now - known[0] < FORGOTTEN_SECONDS}
-        self._gone[container] = now, self._connected.pop(container)
+        if not connected.connections:
+            connected.left_seconds = self._clock()
+            since = connected.left_seconds - FORGOTTEN_SECONDS
+            self._known = {
+                key: known for key, known in self._known.items() if known.connections or known.left_seconds > since
+            }
 
 
 class ShareLookup(Protocol):
@@ -160,7 +157,6 @@ class ClientConnection:
 
     @property
     def tenant(self) -> Tenant:
-        """The share of the process, once it has been welcomed."""
         assert self._share is not None  # noqa: S101
         return self._share.tenant
 
@@ -216,7 +212,7 @@ class ClientConnection:
             return self.limits.messages
         if self._share is not None and self._share.outdated:
             self.ledgers.confirm_page(self._share, self.who)
-        if kind in _ABOUT_LEASES and self._share is not None:
+        if kind in wire.LEASE_MESSAGES and self._share is not None:
             said = wire.lease(data)
             if said.gpu < len(self._share.tenant.grants):
                 self.leases.handle(self, kind, said)

@@ -348,22 +348,16 @@ class Channel:
         self._unread += data
         for _, _, packed in ancillary:
             self._descriptors += array.array("i", packed)
-        while self._open and (message := self._next()) is not None:
-            body, own = message
+        while self._open and len(self._unread) >= _HEADER.size:
+            size, count = _HEADER.unpack_from(self._unread)
+            end = _HEADER.size + size
+            if len(self._unread) < end:
+                return
+            body = bytes(self._unread[_HEADER.size : end])
+            del self._unread[:end]
+            # Descriptors arrive with the first byte of their message.
+            own, self._descriptors = self._descriptors[:count], self._descriptors[count:]
             self._heard(read(body), own)
-
-    def _next(self) -> tuple[bytes, list[int]] | None:
-        """Return the next complete message and its descriptors, which arrive with its first byte."""
-        if len(self._unread) < _HEADER.size:
-            return None
-        size, count = _HEADER.unpack_from(self._unread)
-        end = _HEADER.size + size
-        if len(self._unread) < end:
-            return None
-        body = bytes(self._unread[_HEADER.size : end])
-        del self._unread[:end]
-        own, self._descriptors = self._descriptors[:count], self._descriptors[count:]
-        return body, own
 
 
 def _close(descriptors: Sequence[int]) -> None:

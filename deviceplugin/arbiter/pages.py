@@ -18,7 +18,7 @@ import os
 import struct
 import threading
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.timetable import NO_TURN, LaunchSlot
@@ -138,34 +138,31 @@ class LimitsView:
         self._descriptor = descriptor
         self._gpu_count = gpu_count
         self._map = mmap.mmap(descriptor, contract.PAGE_SIZE, prot=mmap.PROT_READ)
-        self.certain_slot = self._header()[3]
+        self.certain_slot = int(_unpack(_HEADER, self._map)[3])
 
     @property
     def slot_count(self) -> int:
         """The number of slots to add up. Raises PagesError once the page is closed."""
-        return self._header()[1]
+        return int(_unpack(_HEADER, self._map)[1])
 
     def read(self) -> tuple[LimitsRecord, ...]:
-        """Return the records by GPU, in the order of the grants. Raises PagesError once the page is closed."""
         return _records(self._map, self._gpu_count)
 
     def close(self) -> None:
         self._map.close()
         os.close(self._descriptor)
 
-    def _header(self) -> tuple[int, ...]:
-        try:
-            return _HEADER.unpack_from(self._map)
-        except ValueError as error:
-            raise PagesError("the limits are closed") from error
+
+def _unpack(layout: struct.Struct, page: mmap.mmap, place: int = 0) -> tuple[Any, ...]:
+    try:
+        return layout.unpack_from(page, place)
+    except ValueError as error:
+        raise PagesError("the limits are closed") from error
 
 
 def _records(page: mmap.mmap, gpu_count: int) -> tuple[LimitsRecord, ...]:
     places = [_HEADER.size + gpu * contract.LIMITS_RECORD_SIZE for gpu in range(gpu_count)]
-    try:
-        return tuple(LimitsRecord(*_RECORD.unpack_from(page, place)) for place in places)
-    except ValueError as error:
-        raise PagesError("the limits are closed") from error
+    return tuple(LimitsRecord(*_unpack(_RECORD, page, place)) for place in places)
 
 
 class Ledger:
@@ -214,20 +211,14 @@ class Ledger:
 
     def slot_bytes(self, slot: int) -> tuple[int, ...]:
         """Return one slot's charges, by GPU in the order of the grants. Raises PagesError once the ledger is closed."""
-        try:
-            return tuple(self._words[gpu * contract.LEDGER_SLOTS + slot] for gpu in range(self.gpu_count))
-        except ValueError as error:
-            raise PagesError("the ledger is closed") from error
+        return tuple(self._word(gpu * contract.LEDGER_SLOTS + slot) for gpu in range(self.gpu_count))
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
         """Return how many of a slot's charged bytes are certainly on the GPU, and the count of announced decreases.
 
         Raises PagesError once the ledger is closed.
         """
-        try:
-            word = self._words[gpu * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT]
-        except ValueError as error:
-            raise PagesError("the ledger is closed") from error
+        word = self._word(gpu * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT)
         return word % (1 << contract.CERTAIN_BITS), word >> contract.CERTAIN_BITS
 
     def clear(self, slot: int, *, with_certain: bool = True) -> int:
@@ -242,7 +233,12 @@ class Ledger:
         return freed
 
     def close(self) -> None:
-        """Unmap the pages and close their descriptor. Processes keep their mappings."""
         self._words.release()
         self._map.close()
         os.close(self.descriptor)
+
+    def _word(self, position: int) -> int:
+        try:
+            return self._words[position]
+        except ValueError as error:
+            raise PagesError("the ledger is closed") from error

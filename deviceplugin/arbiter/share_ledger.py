@@ -114,7 +114,7 @@ class ShareLedger:
         self.freed_bytes = 0
         self.changes = 0
         self._inherited = inherited
-        self._members: dict[int, KernelProcess] = {}
+        self.members: dict[int, KernelProcess] = {}
         self._outdated: set[int] = set()
         self._overheads: Mapping[int, Sequence[int]] = {}  # by slot: bytes beyond its charges on each GPU
 
@@ -122,10 +122,6 @@ class ShareLedger:
     def make(cls, tenant: Tenant) -> ShareLedger:
         ledger = pages.Ledger.make(len(tenant.grants))
         return cls(tenant, ledger, slot_count=FIRST_SLOT_COUNT, inherited=False)
-
-    @property
-    def members(self) -> Mapping[int, KernelProcess]:
-        return self._members
 
     @property
     def outdated(self) -> bool:
@@ -152,16 +148,16 @@ class ShareLedger:
 
     def slot_of(self, who: KernelProcess) -> int | None:
         same = (who.pid, who.start_ticks)
-        return next((slot for slot, member in self._members.items() if (member.pid, member.start_ticks) == same), None)
+        return next((slot for slot, member in self.members.items() if (member.pid, member.start_ticks) == same), None)
 
     def contains(self, member: KernelProcess) -> bool:
         """Whether this very object still has a slot."""
-        return any(process is member for process in self._members.values())
+        return any(process is member for process in self.members.values())
 
     def free_slot(self) -> int:
         """Return the lowest free slot. Raises JoinError."""
         most = self.limits.certain_slot or contract.LEDGER_SLOTS
-        slot = next((slot for slot in range(most) if slot not in self._members), None)
+        slot = next((slot for slot in range(most) if slot not in self.members), None)
         if slot is None:
             raise JoinError(f"{most} processes of this container already use the GPU, which is the maximum")
         if self._inherited and slot >= self.limits.slot_count:
@@ -180,24 +176,22 @@ class ShareLedger:
         """Assign the slot to `who`, whose pidfd is ours now. outdated: it uses an earlier agent's limits page."""
         self.changes += 1
         self.limits.set_slot_count(_reaching(slot, self.limits.slot_count))
-        self._members[slot] = who
+        self.members[slot] = who
         if outdated:
             self._outdated.add(slot)
 
     def set_overheads(self, overheads: Mapping[int, Sequence[int]]) -> None:
-        """Set what the processes hold beyond their charges, by slot and GPU."""
-        self._overheads = {slot: held for slot, held in overheads.items() if slot in self._members}
+        self._overheads = {slot: held for slot, held in overheads.items() if slot in self.members}
         for gpu in range(len(self.tenant.grants)):
             overhead_bytes = sum(held[gpu] for held in self._overheads.values())
             self.limits.set_overhead(gpu, overhead_bytes)
 
     def use_current_page(self, slot: int) -> None:
-        """Record that the process in this slot now uses the current limits page."""
         self._outdated.discard(slot)
 
     def release(self, slot: int) -> int:
         """Clear the slot and close its process's pidfd. Return the bytes that were in it. Call it once per process."""
-        os.close(self._members.pop(slot).pidfd)
+        os.close(self.members.pop(slot).pidfd)
         self._outdated.discard(slot)
         return self.clear(slot)
 
@@ -214,7 +208,7 @@ class ShareLedger:
         self, boot_id: str, *, joining: tuple[int, KernelProcess] | None = None, tenant: Tenant | None = None
     ) -> LedgerRecord:
         """Return the record for the next agent, with a process about to join, or with amounts about to be applied."""
-        slots = {slot: (member.pid, member.start_ticks) for slot, member in self._members.items()}
+        slots = {slot: (member.pid, member.start_ticks) for slot, member in self.members.items()}
         slot_count = self.limits.slot_count
         if joining is not None:
             slot, who = joining
@@ -223,10 +217,9 @@ class ShareLedger:
         return LedgerRecord(boot_id, tenant or self.tenant, self.ledger.device_inode, slot_count, slots)
 
     def close(self) -> None:
-        """Close all descriptors. Living processes keep their pages."""
-        for member in self._members.values():
+        for member in self.members.values():
             os.close(member.pidfd)
-        self._members.clear()
+        self.members.clear()
         self.limits.close()
         self.ledger.close()
 

@@ -272,7 +272,6 @@ class ShareLedgers:
         return tuple(self._shares.values())
 
     def expect_contexts(self, share: ShareLedger) -> None:
-        """Write the current context charges into the share's limits page."""
         for gpu, grant in enumerate(share.tenant.grants):
             share.limits.set_context_bytes(gpu, self.context_bytes(grant.uuid))
 

@@ -51,7 +51,6 @@ Identify = Callable[[int], Container | Refusal]
 
 
 def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
-    """Return a function that finds a process's container by its cgroup."""
 
     def identify(pid: int) -> Container | Refusal:
         try:

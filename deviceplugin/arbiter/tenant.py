@@ -50,7 +50,6 @@ class Tenant:
 
     @property
     def key(self) -> str:
-        """A name that is unique on the node and valid as a file name."""
         return f"{self.pod_uid}-{self.share}"
 
 
@@ -103,16 +102,9 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
         if called is None or called in share.containers:
             grants = _grants(share, memory_bytes(node, entry, position))
             group = pod.annotations_of(manifest).get(contract.GROUP, "").strip()
+            gang = f"{namespace}/{group}" if group else ""
             tenant = Tenant(
-                container.pod_uid,
-                namespace,
-                name,
-                share.containers,
-                position,
-                grants,
-                entry.latency,
-                entry.id,
-                f"{namespace}/{group}" if group else "",
+                container.pod_uid, namespace, name, share.containers, position, grants, entry.latency, entry.id, gang
             )
             return invalid(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")

@@ -19,14 +19,13 @@ _REFUSED: Final = struct.Struct(contract.WIRE_REFUSED)
 _RECLAIMED: Final = struct.Struct(contract.WIRE_RECLAIMED)
 _LEASE: Final = struct.Struct(contract.WIRE_LEASE)
 
+LEASE_MESSAGES: Final = frozenset({contract.MESSAGE_WANT, contract.MESSAGE_CLOSED, contract.MESSAGE_RELEASED})
 # The messages that a client may send, with their minimum lengths including the header.
 _SIZES: Final = {
     contract.MESSAGE_HELLO: _HEADER.size + _HELLO.size,
     contract.MESSAGE_RECLAIM: _HEADER.size,
     contract.MESSAGE_MEASURE: _HEADER.size + _LEASE.size,
-    contract.MESSAGE_WANT: _HEADER.size + _LEASE.size,
-    contract.MESSAGE_CLOSED: _HEADER.size + _LEASE.size,
-    contract.MESSAGE_RELEASED: _HEADER.size + _LEASE.size,
+    **dict.fromkeys(LEASE_MESSAGES, _HEADER.size + _LEASE.size),
 }
 KNOWN: Final = frozenset(_SIZES)
 

@@ -177,7 +177,6 @@ class Shares:
         return tuple(self._shares.values())
 
     def get(self, key: str) -> RunningShare | None:
-        """Return the share with this key, or None if it has no process."""
         return self._shares.get(key)
 
     def uses(self) -> Iterator[ShareUse]:

@@ -69,7 +69,6 @@ class MpsDaemon:
         self._supervising = asyncio.create_task(self._restart(), name=f"mps-{self.spec.name}")
 
     async def detach(self) -> None:
-        """Stop supervising, and leave the daemon running."""
         if self._supervising is not None:
             self._supervising.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -152,7 +151,6 @@ class MpsDaemon:
         await self._control.start()
 
     async def _quit(self) -> None:
-        """Ask the daemon to quit, and kill it if it does not."""
         try:
             pidfd = await self._pidfd()
         except ProcessLookupError:
@@ -240,7 +238,6 @@ class MpsDaemon:
 
 
 async def _ended(pidfd: int, timeout_seconds: float) -> bool:
-    """Return whether the process ends within this time."""
     loop = asyncio.get_running_loop()
     ended = asyncio.Event()
     loop.add_reader(pidfd, ended.set)

@@ -243,7 +243,6 @@ def _read_pid(path: Path) -> int | None:
 
 
 async def serve(socket: Path, program: Path, daemon: lifecycle.Daemon) -> None:
-    """Serve until `daemon` stops."""
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -288,7 +287,6 @@ def listening(path: Path) -> sockets.socket:
 
 
 def main(arguments: list[str]) -> int:
-    """Run until stopped; return the exit code."""
     parser = argparse.ArgumentParser(prog="python -m deviceplugin.mps.supervisor", description=DESCRIPTION)
     parser.add_argument("--socket", type=Path, required=True, help="socket that the agent connects to")
     parser.add_argument("--program", type=Path, default=Path("/usr/bin/nvidia-cuda-mps-control"), help="(%(default)s)")

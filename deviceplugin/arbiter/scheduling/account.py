@@ -81,7 +81,6 @@ class Account:
         return self.held_ns + (max(0, now_ns - self.at_ns) if self.charge is not PayingAccount.NOTHING else 0)
 
     def set(self, now_ns: int, *, wanting: bool | None = None, charge: PayingAccount | None = None) -> None:
-        """Set whether the share wants the GPU, and which balance pays, from now on."""
         self.pass_time(now_ns)
         if wanting is not None:
             self.wanting = wanting
@@ -128,7 +127,6 @@ class Account:
         return max(0, int(self.room_ns * 100 / (100 - self.entitlement.limit_percent)))
 
     def is_owed(self) -> bool:
-        """Whether the share has guaranteed time coming."""
         return self.owed_ns > NOTHING_NS
 
     def charge_of_turn(self) -> PayingAccount:

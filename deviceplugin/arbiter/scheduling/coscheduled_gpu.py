@@ -25,13 +25,8 @@ class CoscheduledGpu(LeaseScheduler):
 
     def join_gang(self, key: str, now_ns: int) -> None:
         self.shares[key].member = True
-        self._waiting.discard(key)
+        self.waiting.discard(key)
         self._requeue(key, now_ns)
-
-    @property
-    def vacant(self) -> bool:
-        """Whether a turn can begin now, or the holder's turn may end for a share that goes first."""
-        return self.holder is None or self.is_over(self.holder)
 
     @property
     def is_lent(self) -> bool:
@@ -40,17 +35,11 @@ class CoscheduledGpu(LeaseScheduler):
         return lent and self.shares[self.holder or ""].phase is LeasePhase.OPEN
 
     def standing(self, key: str, now_ns: int) -> account.Standing:
-        """Return the share's rank, which is comparable with ranks on other GPUs."""
         account = self.shares[key].account
         account.pass_time(now_ns)
         return account.standing(self._surplus_ns)
 
-    def first(self, now_ns: int) -> str | None:
-        """Return the first of the waiting shares that belong to no gang."""
-        return self._waiting.first(now_ns)
-
     def want(self, key: str, now_ns: int) -> list[Command]:
-        """Queue the share for a lease, and end the gap in its turn."""
         self.shares[key].idle.end(now_ns, self._worth_ns(now_ns))
         return super().want(key, now_ns)
 
@@ -61,7 +50,6 @@ class CoscheduledGpu(LeaseScheduler):
         return self.take_back(now_ns)
 
     def begin(self, now_ns: int) -> list[Command]:
-        """Begin the turn of the gang for which this GPU is reserved."""
         key = self.reserved_for or ""
         self.blocked, self._turn_ns = False, now_ns
         if not self.shares[key].asked and self.shares[key].phase is None:
@@ -139,7 +127,7 @@ class CoscheduledGpu(LeaseScheduler):
 
     def due_ns(self) -> int | None:
         times = [super().due_ns(), self._turn_due_ns()]
-        if self.reserved_for is not None and self.holder is None and not self.blocked and self._waiting.able:
+        if self.reserved_for is not None and self.holder is None and not self.blocked and self.waiting.able:
             lent_from_ns = self._lent_from_ns(self.reserved_for, self._now_ns)
             times += [lent_from_ns] if self._now_ns < lent_from_ns else []
         return min((time for time in times if time is not None), default=None)
@@ -187,6 +175,6 @@ class CoscheduledGpu(LeaseScheduler):
 
     def _worth_ns(self, now_ns: int) -> int:
         """Return the shortest gap worth lending: several times what the borrower takes to give the GPU back."""
-        borrower = self.holder if self.holder not in {None, self.reserved_for} else self._waiting.first(now_ns)
+        borrower = self.holder if self.holder not in {None, self.reserved_for} else self.waiting.first(now_ns)
         drain_ns = self.shares[borrower].drain_ns if borrower is not None else 0.0
         return min(max(self._lengths.worth_ns, int(self._lengths.drains * drain_ns)), self._lengths.longest_ns)

@@ -71,14 +71,9 @@ class Gangs:
 
     def __init__(self, gpus: Mapping[str, CoscheduledGpu]) -> None:
         self._gpus = gpus
-        self._gangs: dict[str, Gang] = {}
+        self.by_name: dict[str, Gang] = {}
         self._names: dict[str, str] = {}  # gang names by share
         self._at: collections.defaultdict[str, set[str]] = collections.defaultdict(set)  # gang names by GPU
-
-    @property
-    def shares(self) -> dict[str, dict[str, str]]:
-        """The share that each gang has at each GPU, by the gang's name."""
-        return {name: dict(gang.shares) for name, gang in self._gangs.items()}
 
     def join(self, key: str, uuid: str, now_ns: int, *, uuids: Sequence[str], group: str = "") -> None:
         """Add a share, at this GPU, to the gang of its GPUs (`uuids`) and its group. It counts as about to use the GPU.
@@ -87,10 +82,10 @@ class Gangs:
         """
         name = self._names.get(key)
         if name is None:
-            there = self._gangs[group].shares if group in self._gangs else {}
+            there = self.by_name[group].shares if group in self.by_name else {}
             name = group if group and there.keys().isdisjoint(uuids) else key
             self._names[key] = name
-        gang = self._gangs.setdefault(name, Gang())
+        gang = self.by_name.setdefault(name, Gang())
         if uuid in gang.shares:
             return
         gang.shares[uuid] = key
@@ -100,7 +95,7 @@ class Gangs:
 
     def remove(self, key: str, uuid: str) -> None:
         name = self._names.get(key, "")
-        gang = self._gangs.get(name)
+        gang = self.by_name.get(name)
         if gang is None or gang.shares.get(uuid) != key:
             return
         del gang.shares[uuid], gang.used_ns[uuid]
@@ -110,12 +105,12 @@ class Gangs:
         if key not in gang.shares.values():
             del self._names[key]
         if not gang.shares:
-            del self._gangs[name]
+            del self.by_name[name]
 
     def settle(self, now_ns: int) -> Commands:
         """Return the next commands. Execute them and call again, until there are none."""
         commands: Commands = []
-        for _ in range(len(Stage) * len(self._gangs)):
+        for _ in range(len(Stage) * len(self.by_name)):
             called = self._next(now_ns)
             if called is not None:
                 called.stage, called.reserved = Stage.CALLED, self._uses(called, now_ns)
@@ -135,9 +130,8 @@ class Gangs:
         return commands
 
     def due_ns(self, now_ns: int) -> int | None:
-        """Return when to settle next, if nothing happens before."""
         times: list[int] = []
-        for gang in self._gangs.values():
+        for gang in self.by_name.values():
             if gang.stage is Stage.ENDING:  # when to resume members, and when to stop those that were resumed
                 times += [at_ns for uuid in gang.reserved if (at_ns := self._resume_ns(gang, uuid)) is not None]
                 is_resumed = any(self._is_resumed(gang, uuid) for uuid in gang.reserved)
@@ -153,10 +147,10 @@ class Gangs:
             name
             for uuid, keys in changed
             for name in self._at.get(uuid, ())
-            if self._gangs[name].stage is not Stage.WAITING or self._gangs[name].shares[uuid] in keys
+            if self.by_name[name].stage is not Stage.WAITING or self.by_name[name].shares[uuid] in keys
         }
         moving = {Stage.CALLED, Stage.ENDING}
-        return [gang for name, gang in self._gangs.items() if name in names or gang.stage in moving or gang.exempt]
+        return [gang for name, gang in self.by_name.items() if name in names or gang.stage in moving or gang.exempt]
 
     def _next(self, now_ns: int) -> Gang | None:
         """Return the first waiting gang that may begin; None if no turn is over on any GPU."""
@@ -165,7 +159,7 @@ class Gangs:
             return None
         waiting = [
             gang
-            for gang in self._gangs.values()
+            for gang in self.by_name.values()
             if gang.stage is Stage.WAITING and not vacant.isdisjoint(self._uses(gang, now_ns)) and self._asks(gang)
         ]
         able = [gang for gang in waiting if self._may_begin(gang, now_ns)]
@@ -174,7 +168,8 @@ class Gangs:
     def _is_vacant(self, uuid: str) -> bool:
         owners = self._owners(uuid)
         if not owners:
-            return self._gpus[uuid].vacant
+            gpu = self._gpus[uuid]
+            return gpu.holder is None or gpu.is_over(gpu.holder)
         return all(
             owner.stage is Stage.ENDING or any(self._gpus[uuid].is_over(owner.shares[uuid]) for uuid in owner.reserved)
             for owner in owners
@@ -182,7 +177,7 @@ class Gangs:
 
     def _owners(self, uuid: str) -> list[Gang]:
         """Return the gang that has its turn on this GPU, and the gang that has been called to be next."""
-        there = (self._gangs[name] for name in self._at.get(uuid, ()))
+        there = (self.by_name[name] for name in self._at.get(uuid, ()))
         return [gang for gang in there if uuid in gang.reserved]
 
     def _may_begin(self, gang: Gang, now_ns: int) -> bool:
@@ -193,7 +188,7 @@ class Gangs:
 
     def _yields(self, uuid: str, standing: account.Standing, now_ns: int) -> bool:
         gpu, owners = self._gpus[uuid], self._owners(uuid)
-        alone = [gpu.first(now_ns)]
+        alone = [gpu.waiting.first(now_ns)]
         if not owners and gpu.holder is not None and gpu.shares[gpu.holder].phase is LeasePhase.OPEN:
             alone.append(gpu.holder)
         return all(key is None or gpu.standing(key, now_ns) <= standing for key in alone) and all(
@@ -246,7 +241,6 @@ class Gangs:
             self._gpus[uuid].set_exempt(key, now_ns, exempt=gang.exempt)
 
     def _wait(self, gang: Gang, now_ns: int) -> Commands:
-        """Queue the gang on the GPUs that it will use."""
         held = [uuid for uuid, key in gang.shares.items() if self._gpus[uuid].holder == key]
         if held:  # since before this arbiter started
             gang.stage, gang.reserved = Stage.CALLED, sorted(held)
@@ -314,7 +308,7 @@ class Gangs:
         if not any(gpu.is_over(key) for gpu, key in kept):
             return False
         return any(
-            (first := self._gpus[uuid].first(now_ns)) is not None
+            (first := self._gpus[uuid].waiting.first(now_ns)) is not None
             and self._gpus[uuid].standing(first, now_ns) >= self._standing(gang, uuid, now_ns)
             for uuid in gang.reserved
         )
@@ -366,7 +360,6 @@ class Gangs:
         return []
 
     def _command_each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
-        """Call `what` for each GPU of the turn, in order."""
         return [(uuid, command) for uuid in gang.reserved for command in what(self._gpus[uuid], gang.shares[uuid])]
 
 

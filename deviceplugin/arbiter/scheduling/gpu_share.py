@@ -176,7 +176,7 @@ class WaitClock:
 _Place = tuple[str, str]  # a GPU's UUID, and a share's key
 
 
-class DebtCache:
+class Debts:
     """The state of shares that left a GPU in debt, until they are back or have made up for it.
 
     A share has no process between two short programs of a script, and a process can close its connection at any time.

@@ -42,8 +42,6 @@ class Lengths:
 DEFAULT: Final = Lengths()
 # A gang begins when the last of its GPUs is free, and ends when the last one is, so its turns are longer.
 GANGS_TURNS: Final = 3
-
-
 READY: Final = frozenset({None, LeasePhase.LATE})  # phases in which a share can begin
 
 
@@ -55,7 +53,7 @@ class LeaseScheduler:
         self.holder: str | None = None  # OPEN or REVOKED
         self.changed: set[str] = set()  # shares whose state has changed; the reader clears it
         self._draining: str | None = None
-        self._waiting = WaitQueue()
+        self.waiting = WaitQueue()  # shares that belong to no gang
         self._members = WaitQueue()  # waiting members of gangs
         self.reserved_for: str | None = None  # a member
         self.undecided = False  # the next share has not been chosen yet
@@ -77,7 +75,6 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def remove(self, key: str, now_ns: int) -> list[Command]:
-        """Remove a share and its running work; no-op if it is unknown."""
         if key not in self.shares:
             return []
         self._end(key, now_ns)
@@ -133,7 +130,6 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def observe(self, key: str, now_ns: int, *, works: bool) -> list[Command]:
-        """Record whether the driver has recently run work of the share."""
         share = self.shares[key]
         if share.phase is not LeasePhase.LATE:
             return []
@@ -144,7 +140,7 @@ class LeaseScheduler:
         return self.tick(now_ns)
 
     def contended(self, key: str) -> bool:
-        return any(len(queue) > (key in queue) for queue in (self._waiting, self._members))
+        return any(len(queue) > (key in queue) for queue in (self.waiting, self._members))
 
     def is_over(self, key: str) -> bool:
         """Whether the turn may end for a share that goes first."""
@@ -180,7 +176,6 @@ class LeaseScheduler:
         return commands
 
     def due_ns(self) -> int | None:
-        """Return when to tick next, if nothing happens before."""
         times = []
         for share in (self.shares[key] for key in (self.holder, self._draining) if key is not None):
             if share.phase is LeasePhase.OPEN and share.due_ns is not None:
@@ -193,14 +188,13 @@ class LeaseScheduler:
         return min(times, default=None)
 
     def _next(self, now_ns: int) -> str | None:
-        return self._waiting.first(now_ns)
+        return self.waiting.first(now_ns)
 
     def _first_eligible(self, now_ns: int) -> str | None:
-        """Return the first waiting share that its limit allows to begin."""
-        return self._waiting.first(now_ns) or self._members.first(now_ns)
+        return self.waiting.first(now_ns) or self._members.first(now_ns)
 
     def _next_ns(self, now_ns: int) -> int | None:
-        times = (self._waiting.next_ns(now_ns), self._members.next_ns(now_ns))
+        times = (self.waiting.next_ns(now_ns), self._members.next_ns(now_ns))
         return min((time for time in times if time is not None), default=None)
 
     def _set(
@@ -220,7 +214,7 @@ class LeaseScheduler:
     def _requeue(self, key: str, now_ns: int) -> None:
         share = self.shares[key]
         self.changed.add(key)
-        queue = self._members if share.member else self._waiting
+        queue = self._members if share.member else self.waiting
         if share.account.wanting and share.phase in READY and key != self.reserved_for:
             queue.add(key, share.account, now_ns)
         else:
@@ -237,7 +231,7 @@ class LeaseScheduler:
         if share.account.lasts_ns() == 0:
             return [self._revoke(key, now_ns)]
         # The holder competes like a waiting share, and ties go to the other one. Its limit applies separately, above.
-        first = self._waiting.first(now_ns)
+        first = self.waiting.first(now_ns)
         if first is not None and account.choose({first: self.shares[first].account, key: share.account}) != key:
             return [self._revoke(key, now_ns)]
         self._renew(key, now_ns, self._first_eligible(now_ns))

@@ -12,22 +12,14 @@ import dataclasses
 import functools
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from deviceplugin.arbiter import wire
 from deviceplugin.arbiter.scheduling.account import Entitlement, PayingAccount
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.arbiter.scheduling.gangs import Gangs
-from deviceplugin.arbiter.scheduling.gpu_share import (
-    Activity,
-    Command,
-    DebtCache,
-    LeasePhase,
-    Open,
-    RecentUse,
-    WaitClock,
-)
+from deviceplugin.arbiter.scheduling.gpu_share import Activity, Debts, LeasePhase, Open, RecentUse, Revoke, WaitClock
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
 
@@ -89,7 +81,7 @@ class _ShareClients:
 
 @dataclasses.dataclass(eq=False)
 class GpuLeases:
-    """The leases of the GPU with this UUID. Call `settle` after each event, and `tick` when the scheduler is due.
+    """The leases of the GPU with this UUID. Call `settle` after each event.
 
     numbers: of leases. They keep rising over restarts, so that no two leases are confused. settled: whether all
     processes from before the arbiter's restart must have reconnected by now.
@@ -97,27 +89,18 @@ class GpuLeases:
 
     uuid: str
     numbers: Iterator[int]
-    debts: DebtCache
+    debts: Debts
     _: dataclasses.KW_ONLY
     settled: Callable[[], bool]
 
     def __post_init__(self) -> None:
         self.scheduler = CoscheduledGpu()
-        self._shares: dict[str, _ShareClients] = {}
+        self.shares: dict[str, _ShareClients] = {}
         self._urgent: set[str] = set()  # keys of the latency class
 
-    @property
-    def empty(self) -> bool:
-        """Whether the GPU has no processes."""
-        return not self._shares
-
-    def tick(self, now_ns: int) -> None:
-        """Revoke and grant the leases that are due."""
-        self.execute(self.scheduler.tick(now_ns))
-
-    def execute(self, commands: list[Command]) -> None:
+    def execute(self, commands: Iterable[Open | Revoke]) -> None:
         for command in commands:
-            share = self._shares[command.key]
+            share = self.shares[command.key]
             if isinstance(command, Open):
                 self._open(share, again=command.again)
                 continue
@@ -127,40 +110,43 @@ class GpuLeases:
     def join(self, client: LeaseClient, gpu: int, now_ns: int) -> None:
         """Add a process. `gpu` is the position of this GPU in its limits page."""
         key = client.tenant.key
-        if key not in self._shares:
-            self._shares[key] = _ShareClients(client.tenant, now_ns)
+        if key not in self.shares:
+            self.shares[key] = _ShareClients(client.tenant, now_ns)
             gpu_share = self.debts.pop(self.uuid, key)
             if gpu_share is not None:
                 self.scheduler.shares[key] = gpu_share
-            self._renew(client.tenant, client.tenant.grants[gpu], now_ns)
-        self._shares[key].clients.setdefault(client, gpu)
+            self.update(client.tenant, client.tenant.grants[gpu], now_ns)
+        self.shares[key].clients.setdefault(client, gpu)
 
     def update(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
-        if tenant.key in self._shares:
-            self._renew(tenant, grant, now_ns)
+        """Apply the share's amounts; no-op if it has no process here."""
+        if tenant.key in self.shares:
+            self.shares[tenant.key].tenant = tenant
+            (self._urgent.add if tenant.latency else self._urgent.discard)(tenant.key)
+            entitlement = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
+            self.execute(self.scheduler.join(tenant.key, entitlement, now_ns))
 
     def observe(self, key: str, now_ns: int, *, works: bool) -> None:
-        """Record whether the driver has recently run work of the share."""
-        if key in self._shares:
+        if key in self.shares:
             self.execute(self.scheduler.observe(key, now_ns, works=works))
 
     def remove(self, client: LeaseClient, now_ns: int) -> None:
         """Remove a process that has exited, and its running work."""
-        share = self._shares[client.tenant.key]
+        share = self.shares[client.tenant.key]
         share.wanting.discard(client)
         self._released(share, client, now_ns)
         del share.clients[client]
         if not share.clients:
             key = share.tenant.key
             gpu_share = self.scheduler.shares[key]
-            del self._shares[key]
+            del self.shares[key]
             self._urgent.discard(key)
             self.execute(self.scheduler.remove(key, now_ns))
             self.debts.store(self.uuid, key, gpu_share, now_ns)
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease, now_ns: int) -> None:
         """Handle WANT, CLOSED or RELEASED from a client that has joined."""
-        share = self._shares[client.tenant.key]
+        share = self.shares[client.tenant.key]
         if kind == contract.MESSAGE_WANT:
             self._want(share, client, now_ns, held=bool(lease.flags & contract.LEASE_HELD))
         elif lease.number != share.holding.get(client):
@@ -176,7 +162,7 @@ class GpuLeases:
         """Send flags that have changed, and record what each changed share does now."""
         key = self.scheduler.holder
         if key is not None and self.scheduler.shares[key].phase is LeasePhase.OPEN:
-            share = self._shares[key]
+            share = self.shares[key]
             flags = self._flags(share)
             if flags != share.flags:
                 share.flags = flags
@@ -184,13 +170,13 @@ class GpuLeases:
                     self._send_open(share, client)
                 self.scheduler.changed.add(key)
         for share_key in self.scheduler.changed:
-            share = self._shares[share_key]
+            share = self.shares[share_key]
             share.recent.record(self._activity(share_key, share), now_ns)
             share.waits.record(self.scheduler.shares[share_key], now_ns)
         self.scheduler.changed.clear()
 
     def usage(self, now_ns: int) -> Iterator[LeaseUsage]:
-        for key, share in self._shares.items():
+        for key, share in self.shares.items():
             gpu_share = self.scheduler.shares[key]
             waited_ns, throttled_ns = share.waits.waited_ns(now_ns)
             yield LeaseUsage(
@@ -204,12 +190,6 @@ class GpuLeases:
                 evictions=share.waits.evictions,
                 had_seconds=share.waits.held_ns(now_ns) / _NANOSECONDS,
             )
-
-    def _renew(self, tenant: Tenant, grant: Grant, now_ns: int) -> None:
-        self._shares[tenant.key].tenant = tenant
-        (self._urgent.add if tenant.latency else self._urgent.discard)(tenant.key)
-        entitlement = Entitlement(grant.request_percent, grant.limit_percent, tenant.latency)
-        self.execute(self.scheduler.join(tenant.key, entitlement, now_ns))
 
     def _want(self, share: _ShareClients, client: LeaseClient, now_ns: int, *, held: bool) -> None:
         key = share.tenant.key
@@ -271,7 +251,7 @@ class GpuLeases:
         """Return the flags of the share's lease. A share that is alone and has no limit need not count its launches."""
         key = share.tenant.key
         limited = self.scheduler.shares[key].account.limited
-        alone = len(self._shares) == 1 and self.settled()
+        alone = len(self.shares) == 1 and self.settled()
         counted = 0 if alone and not limited else contract.LEASE_COUNTED
         contended = contract.LEASE_CONTENDED if limited or self.scheduler.contended(key) else 0
         near = len(self._urgent) > (key in self._urgent)
@@ -305,21 +285,21 @@ class Leases:
 
     def __init__(self, clock: Callable[[], int] = time.monotonic_ns, *, settling_ns: int = SETTLING_NS) -> None:
         self._clock = clock
-        self._settled_ns = clock() + settling_ns
-        self._gpus: dict[str, GpuLeases] = {}
+        self.settled_ns = clock() + settling_ns  # all processes from before the restart have reconnected then
+        self.gpus: dict[str, GpuLeases] = {}
         self._timers: collections.defaultdict[str, _Timer] = collections.defaultdict(_Timer)
         self._gpus_of_client: collections.defaultdict[LeaseClient, set[str]] = collections.defaultdict(set)
         self._numbers = itertools.count(clock() + 1)
         self._schedulers: dict[str, CoscheduledGpu] = {}
-        self._gangs = Gangs(self._schedulers)
+        self.gangs = Gangs(self._schedulers)
         self._gang_timer = _Timer()
-        self._debts = DebtCache()
+        self._debts = Debts()
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease) -> None:
         """Handle WANT, CLOSED or RELEASED. `lease.gpu` is one of the client's grants."""
         now_ns = self._clock()
         uuid = self._join(client, lease.gpu, now_ns)
-        self._gpus[uuid].handle(client, kind, lease, now_ns)
+        self.gpus[uuid].handle(client, kind, lease, now_ns)
         self._settle(uuid, now_ns)
 
     def join(self, client: LeaseClient) -> None:
@@ -332,50 +312,37 @@ class Leases:
         """Apply a share's new limits at once, even during a lease."""
         now_ns = self._clock()
         for grant in tenant.grants:
-            if grant.uuid in self._gpus:
-                self._gpus[grant.uuid].update(tenant, grant, now_ns)
+            if grant.uuid in self.gpus:
+                self.gpus[grant.uuid].update(tenant, grant, now_ns)
                 self._settle(grant.uuid, now_ns)
 
     def observe(self, works: Mapping[tuple[str, str], bool]) -> None:
         """Record whether the driver has recently run work, by GPU UUID and share key."""
         now_ns = self._clock()
         for (uuid, key), runs in works.items():
-            if uuid in self._gpus:
-                self._gpus[uuid].observe(key, now_ns, works=runs)
+            if uuid in self.gpus:
+                self.gpus[uuid].observe(key, now_ns, works=runs)
                 self._settle(uuid, now_ns)
 
     def remove(self, client: LeaseClient) -> None:
-        """Remove a client that has gone, and its running work."""
         now_ns = self._clock()
         for uuid in self._gpus_of_client.pop(client, set()):
-            self._gpus[uuid].remove(client, now_ns)
+            self.gpus[uuid].remove(client, now_ns)
             if client.tenant.key not in self._schedulers[uuid].shares:
-                self._gangs.remove(client.tenant.key, uuid)
+                self.gangs.remove(client.tenant.key, uuid)
             self._settle(uuid, now_ns)
-
-    @property
-    def gangs(self) -> Mapping[str, Mapping[str, str]]:
-        """The share that each gang has at each GPU, by the gang's name."""
-        return self._gangs.shares
-
-    @property
-    def gpus(self) -> tuple[str, ...]:
-        return tuple(self._gpus)
-
-    def settle(self) -> None:
-        """End the settling time: all processes from before the restart have reconnected."""
-        self._settled_ns = 0
 
     def tick(self, uuid: str) -> None:
         """Let time pass at a GPU with processes. The timers call this when it is due."""
         self._timers[uuid].cancel()
         now_ns = self._clock()
-        self._gpus[uuid].tick(now_ns)
+        gpu = self.gpus[uuid]
+        gpu.execute(gpu.scheduler.tick(now_ns))
         self._settle(uuid, now_ns)
 
     def usage(self) -> Iterator[LeaseUsage]:
         now_ns = self._clock()
-        for gpu in self._gpus.values():
+        for gpu in self.gpus.values():
             yield from gpu.usage(now_ns)
 
     def close(self) -> None:
@@ -383,45 +350,43 @@ class Leases:
         for timer in self._timers.values():
             timer.cancel()
         self._gang_timer.cancel()
-        self._timers.clear()
-        self._schedulers.clear()
-        self._gpus.clear()
-        self._gpus_of_client.clear()
+        for known in (self._timers, self._schedulers, self.gpus, self._gpus_of_client):
+            known.clear()
 
     def _join(self, client: LeaseClient, gpu: int, now_ns: int) -> str:
         """Add the client to this GPU, and return the GPU's UUID."""
         uuid = client.tenant.grants[gpu].uuid
-        if uuid not in self._gpus:
-            self._gpus[uuid] = GpuLeases(
-                uuid, self._numbers, self._debts, settled=lambda: self._clock() >= self._settled_ns
+        if uuid not in self.gpus:
+            self.gpus[uuid] = GpuLeases(
+                uuid, self._numbers, self._debts, settled=lambda: self._clock() >= self.settled_ns
             )
-            self._schedulers[uuid] = self._gpus[uuid].scheduler
-        self._gpus[uuid].join(client, gpu, now_ns)
+            self._schedulers[uuid] = self.gpus[uuid].scheduler
+        self.gpus[uuid].join(client, gpu, now_ns)
         if len(client.tenant.grants) > 1 or client.tenant.group:
             uuids = [grant.uuid for grant in client.tenant.grants]
-            self._gangs.join(client.tenant.key, uuid, now_ns, uuids=uuids, group=client.tenant.group)
+            self.gangs.join(client.tenant.key, uuid, now_ns, uuids=uuids, group=client.tenant.group)
         self._gpus_of_client[client].add(uuid)
         return uuid
 
     def _settle(self, uuid: str, now_ns: int) -> None:
         """Send what has changed, and set the timers. Called after every event."""
         for _ in range(MAX_SETTLES):
-            commands = self._gangs.settle(now_ns)
+            commands = self.gangs.settle(now_ns)
             for other, command in commands:
-                self._gpus[other].execute([command])
+                self.gpus[other].execute([command])
             if not commands:
                 break
         touched = {uuid, *(other for other, scheduler in self._schedulers.items() if scheduler.changed)}
-        self._gang_timer.set(self._gangs.due_ns(now_ns), now_ns, self._tick_gangs)
+        self._gang_timer.set(self.gangs.due_ns(now_ns), now_ns, self._tick_gangs)
         for gpu_uuid in sorted(touched):
-            gpu = self._gpus[gpu_uuid]
+            gpu = self.gpus[gpu_uuid]
             gpu.settle(now_ns)
             self._timers[gpu_uuid].set(gpu.scheduler.due_ns(), now_ns, functools.partial(self.tick, gpu_uuid))
-            if gpu.empty:
+            if not gpu.shares:
                 self._timers.pop(gpu_uuid).cancel()
-                del self._gpus[gpu_uuid], self._schedulers[gpu_uuid]
+                del self.gpus[gpu_uuid], self._schedulers[gpu_uuid]
 
     def _tick_gangs(self) -> None:
         self._gang_timer.cancel()
-        if self._gpus:
-            self._settle(next(iter(self._gpus)), self._clock())
+        if self.gpus:
+            self._settle(next(iter(self.gpus)), self._clock())

@@ -62,5 +62,5 @@ class Node:
     def later(self, milliseconds: int) -> None:
         """Let time pass, without waiting for the arbiter's own timers."""
         self.now_ns += milliseconds * MS
-        for uuid in self.leases.gpus:
+        for uuid in list(self.leases.gpus):
             self.leases.tick(uuid)

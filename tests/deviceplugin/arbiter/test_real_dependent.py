@@ -76,7 +76,7 @@ async def run(
 async def test_a_process_that_ends_without_the_library_gives_its_lease_back(
     node: ArbiterNode, gpus: Path, seed: int
 ) -> None:
-    node.server.leases.settle()
+    node.server.leases.settled_ns = 0
     await run(node, gpus, seed, neighbours.busy, preload=())
     await run(node, gpus, seed, neighbours.busy, preload=(container.LIBRARY,))
 
@@ -85,7 +85,7 @@ async def test_a_process_that_ends_without_the_library_gives_its_lease_back(
 async def test_launches_are_not_held_for_long_next_to_an_idle_neighbour(
     node: ArbiterNode, gpus: Path, seed: int
 ) -> None:
-    node.server.leases.settle()
+    node.server.leases.settled_ns = 0
     longest, held = list[float](), list[float]()
     for _ in range(WINDOWS):  # other work on this machine takes a window now and then
         longest.append(await run(node, gpus, seed, neighbours.idle, preload=()))

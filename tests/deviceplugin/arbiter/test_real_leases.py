@@ -209,7 +209,7 @@ async def test_without_an_agent_shares_of_equal_pids_launch_in_turn(
 
 async def test_a_paused_arbiter_stops_no_holder(programs: Programs, node: ArbiterNode) -> None:
     async def window() -> float:
-        node.server.leases.settle()  # it runs long enough to know which share is alone
+        node.server.leases.settled_ns = 0  # it runs long enough to know which share is alone
         async with programs.ready(50, 100) as program:
             begin(program, after=0.5, seconds=1)
             await asyncio.sleep(0.3)
@@ -222,7 +222,7 @@ async def test_a_paused_arbiter_stops_no_holder(programs: Programs, node: Arbite
 
 
 async def test_a_new_limit_applies_to_a_running_program(programs: Programs, node: ArbiterNode) -> None:
-    node.server.leases.settle()
+    node.server.leases.settled_ns = 0
 
     async def window() -> float:
         # A program that waits for its kernels: work that another one queued while alone would have to run out first.
