@@ -122,7 +122,6 @@ class KubeletParts:
         }
 
     async def deny(self) -> None:
-        """Deny the GPUs to unregistered processes, until cancelled."""
         # While the pods are unknown, the pods that are exempt are too, and the condition would be wrong.
         await self._cluster.pods.informer.synced.wait()
         await self.denied.run()
@@ -175,12 +174,7 @@ class ReportParts:
             hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
         )
         announcer = announcements.HealthAnnouncer(
-            cluster.events,
-            hardware.users,
-            gpus=state.gpus,
-            unread=state.unread,
-            node=node.now,
-            gpu_of=hardware.gpu_of,
+            cluster.events, hardware.users, gpus=state.gpus, unread=state.unread, node=node.now, gpu_of=hardware.gpu_of
         )
 
         def snapshot() -> agent_metrics.MetricsSnapshot:
@@ -297,7 +291,6 @@ class AgentParts:
         cluster.configuration.node.subscribe(lambda _: reports.capacity.check())
 
     def checks(self) -> dict[str, probes.Check]:
-        """Return the readiness checks, by name."""
         cluster, status, name = self.cluster, self.reports.status, self.cluster.name
         configuration, pods = cluster.configuration, cluster.pods.informer
         informers = (cluster.gpunode.informer, pods, *configuration.informers)

@@ -126,12 +126,10 @@ class HardwareParts:
         }
 
     def nodes(self) -> answer.DevicePaths:
-        """Return the device nodes of each GPU."""
         root = Path(self.state.in_force.value.settings.container_driver_root)
         return inventory.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
 
     def scores(self) -> Mapping[tuple[str, str], int]:
-        """Return how well each pair of GPUs is connected."""
         return aligned.scores_by_uuid(self.state.gpus.gpus, self.observation.paths)
 
     def unreadable(self) -> str | None:

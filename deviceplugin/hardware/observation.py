@@ -55,16 +55,9 @@ class Observation:
         roots: Sequence[Path] = (Path("/"),),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._driver = driver
-        self.seen = seen
-        self.unread = unread
-        self._node = node
-        self._known = known
-        self._fault_log = fault_log
-        self._changed = changed
-        self._ignored = ignored
-        self.informed = asyncio.Event()
-        self._clock = clock
+        self.seen, self.unread, self.informed = seen, unread, asyncio.Event()
+        self._driver, self._node, self._known, self._changed = driver, node, known, changed
+        self._fault_log, self._ignored, self._clock = fault_log, ignored, clock
         # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
@@ -104,7 +97,6 @@ class Observation:
         return frozenset(self._faults)
 
     async def run(self) -> None:
-        """Watch the GPUs until cancelled."""
         while True:
             await self.step()
 

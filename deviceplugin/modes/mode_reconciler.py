@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -18,6 +18,7 @@ from deviceplugin.agent_settings import ModeOptions
 from deviceplugin.cluster_objects import Configuration
 from deviceplugin.hardware import observation
 from deviceplugin.modes import desired_config, mode_checkpoint, setup, transition
+from deviceplugin.modes.desired_config import ConfiguredGpu
 from deviceplugin.modes.gpu_users import GpuUsers
 from deviceplugin.state import node_state
 from deviceplugin.state.allocatable import DelayedDecrease
@@ -71,21 +72,17 @@ class ModeReconciler:
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
     ) -> None:
-        self._configuration = configuration
-        self._gpunode = gpunode
-        self._status = status
-        self._events = events
-        self._allocatable = allocatable
-        self._observed = observed
-        self._state = state
-        self._mps_problem = mps_problem
-        self._gpu_users = gpu_users
-        self._setup = mode_setup
-        self._path = path
+        self._configuration, self._gpunode, self._status, self._events = configuration, gpunode, status, events
+        self._observed, self._state, self._gpu_users, self._setup = observed, state, gpu_users, mode_setup
+        self._allocatable, self._mps_problem, self._path, self._wake = allocatable, mps_problem, path, wake
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
-        known = _read(path)
+        known = None
+        try:
+            known = mode_checkpoint.read(path)
+        except mode_checkpoint.CheckpointError as error:
+            logger.warning("Starting without the previous agent's record of GPU modes", extra={"err": str(error)})
         self._is_first = known is None
         self._checkpoint = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
@@ -93,12 +90,10 @@ class ModeReconciler:
         self._write_problem = ""  # why the checkpoint cannot be written; empty if it can
         self._blocked: dict[str, str] = {}  # by UUID, why a GPU cannot be changed now although it is unused
         self._repair = setup.DriftRepair(events, observed, gpu_users, mode_setup)
-        self._wake = wake
         self._last_waiting: Mapping[str, tuple[str, ...]] = {}
         self._settings = NodeSettings()
 
     async def run(self) -> None:
-        """Step whenever `wake` is set or the pause is over, until cancelled."""
         self._observed.seen.wake(self._wake)
         await self._gpu_users.refresh()  # the first list must contain every counter that is in use
         while True:
@@ -129,8 +124,11 @@ class ModeReconciler:
             self._setup.forget_failures_except(plan.closed)
             self._repair.release_except(plan.closed)
             self._publish(plan.waiting)
+            for uuid in sorted(plan.repair):
+                assignment = self._checkpoint.gpus[uuid]
+                if assignment is not None and await self._repair.repair(uuid, assignment):
+                    self._closed -= {uuid}
             if plan.repair:
-                await self._repair_all(plan.repair)
                 self._publish(plan.waiting)
             if plan.change:
                 await self._change(plan.change, plan.waiting)
@@ -145,7 +143,11 @@ class ModeReconciler:
     async def _select_config(self) -> bool:
         """Select the configuration and record it; return whether a valid one is in force."""
         current = None if self._is_first else self._checkpoint.current
-        gpus = [dataclasses.replace(gpu, ours=self._is_ours(gpu.uuid)) for gpu in self._observed.hardware_gpus]
+        last = self._checkpoint.last
+        gpus = [
+            dataclasses.replace(gpu, ours=(was := last(gpu.uuid)) is not None and was.partition is not None)
+            for gpu in self._observed.hardware_gpus
+        ]
         known = desired_config.with_missing(gpus, self._checkpoint.known_gpus)
         unread = desired_config.unread_gpus(known, [gpu.index for gpu in self._observed.unread.value])
         desired = await self._selector.select(current, (*gpus, *unread), (*known, *unread))
@@ -156,15 +158,11 @@ class ModeReconciler:
         known_gpus = (
             self._checkpoint.known_gpus
             if is_same and desired_config.missing(gpus, self._checkpoint.known_gpus)
-            else desired_config.configured_gpus(gpus)
+            else tuple(ConfiguredGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig_capable) for gpu in gpus)
         )
         if not is_same or tuple(self._checkpoint.known_gpus) != tuple(known_gpus):
             await self._write(dataclasses.replace(self._checkpoint, current=desired.config, known_gpus=known_gpus))
         return not self._is_first
-
-    def _is_ours(self, uuid: str) -> bool:
-        last = self._checkpoint.last(uuid)
-        return last is not None and last.partition is not None
 
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
@@ -212,12 +210,6 @@ class ModeReconciler:
         gpus = [gpu for gpu in self._observed.hardware_gpus if gpu.uuid in closed]
         return await self._gpu_users.users(gpus, allocations=allocations, unknown=unknown)
 
-    async def _repair_all(self, uuids: Collection[str]) -> None:
-        for uuid in sorted(uuids):
-            assignment = self._checkpoint.gpus[uuid]
-            if assignment is not None and await self._repair.repair(uuid, assignment):
-                self._closed -= {uuid}
-
     async def _change(self, change: Mapping[str, Assignment], waiting: Mapping[str, tuple[str, ...]]) -> None:
         gpus = {gpu.uuid: gpu for gpu in self._observed.hardware_gpus}
         healthy = {gpu.uuid for gpu in self._observed.seen.gpus if gpu.healthy}
@@ -258,6 +250,8 @@ class ModeReconciler:
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
         offered = offering.offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
+        shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]
+        without_daemon = {device.device for device in shared if self._mps_problem(device.gpu)}
         self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
         self._state.gpus.publish(gpus)
         self._state.allocatable.publish(self._allocatable(gpus))
@@ -268,7 +262,7 @@ class ModeReconciler:
                 ready,
                 closed=self._closed,
                 in_use=self._gpu_users.allocated_ids,
-                unhealthy=self._observed.faulty | self._without_daemon(offered),
+                unhealthy=self._observed.faulty | without_daemon,
                 usable=self._state.allocatable.value,
             )
         )
@@ -285,11 +279,6 @@ class ModeReconciler:
             )
         )
         self._state.published.set()
-
-    def _without_daemon(self, offered: offering.Offer) -> frozenset[str]:
-        """Return the devices of healthy GPUs whose MPS daemon does not run."""
-        devices = (device for ids in offered.values() for device in ids if device.mode is Mode.MPS)
-        return frozenset(device.device for device in devices if self._mps_problem(device.gpu))
 
     def _warnings(self) -> tuple[str, ...]:
         gone = desired_config.missing(self._observed.hardware_gpus, self._checkpoint.known_gpus)
@@ -323,11 +312,3 @@ class ModeReconciler:
             return False
         self._checkpoint, self._is_first, self._write_problem = changed, False, ""
         return True
-
-
-def _read(path: Path) -> mode_checkpoint.Checkpoint | None:
-    try:
-        return mode_checkpoint.read(path)
-    except mode_checkpoint.CheckpointError as error:
-        logger.warning("Starting without the previous agent's record of GPU modes", extra={"err": str(error)})
-        return None

@@ -37,7 +37,6 @@ class HealthAnnouncer:
     gpu_of: Callable[[], Mapping[str, str]]
 
     async def run(self) -> None:
-        """Announce changes of health until cancelled."""
         changed = asyncio.Event()
         self.gpus.wake(changed)
         self.unread.wake(changed)
@@ -50,10 +49,11 @@ class HealthAnnouncer:
             before, unread_before = gpus, unread
             if news:
                 await self.kubelet.refresh()
-                announce(news, self.node_events, pods=self._affected)
-
-    def _affected(self, gpu: str) -> tuple[tuple[str, str], ...]:
-        return affected(gpu, self.node(), self.kubelet.held, self.gpu_of())
+                announce(
+                    news,
+                    self.node_events,
+                    pods=lambda gpu: affected(gpu, self.node(), self.kubelet.held, self.gpu_of()),
+                )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -130,8 +130,7 @@ class RefusedLibraries:
     def __init__(
         self, pods: Callable[[], Iterable[PodJson]], warn: Callable[[str, str, tuple[str, str] | None], None]
     ) -> None:
-        self._pods = pods
-        self._warn = warn
+        self._pods, self._warn = pods, warn
         self._announced: frozenset[str] = frozenset()  # pod UIDs
 
     def refused(self, container: Container, sentence: str) -> None:

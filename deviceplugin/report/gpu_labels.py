@@ -18,9 +18,7 @@ PREFIX: Final = "nvidia.com/"
 Labels = dict[str, str]
 _DROPPED: Final = re.compile(r"[^A-Za-z0-9\-_. ]")
 _MAX_CHARACTERS: Final = 63  # the maximum length of a label's value
-_PCI_VGA: Final = 0x030000
-_PCI_3D: Final = 0x030200
-_MODES: Final = {_PCI_VGA: "graphics", _PCI_3D: "compute"}
+_MODES: Final = {0x030000: "graphics", 0x030200: "compute"}  # by PCI class: VGA, 3D
 # By the first compute capability of each family. A GPU's family is the last line with its major version that does not
 # exceed its capability.
 _FAMILIES: Final = (
@@ -134,10 +132,7 @@ class LabelledSharing:
 
     def replication(self, resource: str) -> Replication:
         """Return the replication of `resource`; one replica if it is not shared."""
-        return next(
-            (replication for replication in self.replications if replication.resource == resource),
-            Replication(resource, 1),
-        )
+        return next((item for item in self.replications if item.resource == resource), Replication(resource, 1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,7 +160,10 @@ class LabelledGpu:
 
 def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> Labels:
     """Return the labels of the node's GPU resources under a MIG strategy. Raises StrategyError."""
-    known = _strategy(strategy)
+    try:
+        known = MigStrategy(strategy)
+    except ValueError as error:
+        raise StrategyError(f"migStrategy is {strategy!r}: must be one of {', '.join(MigStrategy)}") from error
     if not gpus:
         return {}
     labels = _full(gpus, sharing)
@@ -231,13 +229,6 @@ def _in_label(profile: str) -> str:
     return profile.replace("+", ".")
 
 
-def _strategy(text: str) -> MigStrategy:
-    try:
-        return MigStrategy(text)
-    except ValueError as error:
-        raise StrategyError(f"migStrategy is {text!r}: must be one of {', '.join(MigStrategy)}") from error
-
-
 def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
     counts = collections.Counter(gpu.model for gpu in gpus)
     model = counts.most_common(1)[0][0]
@@ -258,7 +249,13 @@ def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
         and len({device.profile for device in devices}) == 1
     )
     if not is_uniform:
-        return _invalid(enabled[0].model)
+        return {
+            f"{GPU}.count": "0",
+            f"{GPU}.replicas": "0",
+            f"{GPU}.sharing-strategy": "",
+            f"{GPU}.memory": "0",
+            f"{GPU}.product": fitting(f"{sanitised(enabled[0].model)}-MIG-INVALID"),
+        }
     return mig_device_labels(GPU, enabled[0].model, devices[0], len(devices), sharing)
 
 
@@ -329,6 +326,7 @@ def all_labels(
     time = {} if started is None else {TIMESTAMP: str(started)}
     if facts is None or not facts.gpus:
         return time
+    cliques = facts.cliques
     return {
         **time,
         MACHINE: fitting(sanitised(facts.machine)) or UNKNOWN,
@@ -337,11 +335,7 @@ def all_labels(
         **mps_capable(sharing),
         **resource_labels(facts.gpus, strategy, sharing),
         **mode(facts.pci_classes),
-        **_clique(facts.cliques),
+        # The fabric that all GPUs are in; no label if there is none or more than one.
+        **({CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}),
         VGPU: str(any(facts.virtual)).lower(),
     }
-
-
-def _clique(cliques: Sequence[str]) -> Labels:
-    """Return the label of the fabric that all GPUs are in; empty if there is none or more than one."""
-    return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}
