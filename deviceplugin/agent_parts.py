@@ -20,7 +20,7 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.disk import library, old_libraries
 from deviceplugin.hardware import nvml, partitioner
 from deviceplugin.injection import arrival, in_force, runtime_inspection
-from deviceplugin.kubelet import device_answers, plugin_service, plugins, share_answers, share_start
+from deviceplugin.kubelet import device_answers, plugins, share_answers, share_start
 from deviceplugin.link import arbiter_process
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
@@ -94,10 +94,6 @@ class KubeletParts:
             described=self._specs.renew,
             allocated=hardware.users.record_allocation,
         )
-
-        def allocator(resource: str) -> plugin_service.ContainerAllocator:
-            return for_shares if resource in advertisement.COUNTERS else for_devices
-
         self._arrivals = arrival.Arrivals(
             pods=pods.all,
             node=cluster.gpunode.now,
@@ -108,7 +104,7 @@ class KubeletParts:
         )
         self.plugins = plugins.Plugins(
             state.advertised,
-            answers=allocator,
+            answers=lambda resource: for_shares if resource in advertisement.COUNTERS else for_devices,
             directory=settings.kubelet_directory,
             registered=state.registered,
             hung_up=state.hung_up,
@@ -229,7 +225,7 @@ class ModeParts:
         self.reconciler = mode_reconciler.ModeReconciler(
             cluster.configuration,
             cluster.gpunode,
-            reports.status,
+            reports.status.settled,
             cluster.events,
             hardware.observation,
             cluster.state,

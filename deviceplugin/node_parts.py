@@ -79,12 +79,11 @@ class HardwareParts:
         self.driver = driver = nvml.Driver(opened)
         self.driver_version = opened.version()
         self.mig = mig = nvml_mig.MigDriver(opened)
-
-        async def set_exclusive(uuid: str, exclusive: bool) -> None:
-            await driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive)
-
         self.mps_daemons = daemons.Daemons(
-            root=settings.mps_root, program=settings.mps_program, set_exclusive=set_exclusive, changed=cluster.wake.all
+            root=settings.mps_root,
+            program=settings.mps_program,
+            set_exclusive=lambda uuid, exclusive: driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive),
+            changed=cluster.wake.all,
         )
         self.observation = observation.Observation(
             driver,

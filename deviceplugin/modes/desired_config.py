@@ -128,9 +128,6 @@ def is_unread(uuid: str) -> bool:
     return uuid.startswith(_UNREAD)
 
 
-_Application = tuple[ActiveConfig, tuple[HardwareGpu, ...]]
-
-
 class ConfigSelector:
     """Selects the configuration, and remembers the last valid one.
 
@@ -140,7 +137,7 @@ class ConfigSelector:
 
     def __init__(self, source: Configuration, options: ModeOptions, refused: Callable[[str], None]) -> None:
         self._source, self._options, self._refused = source, options, refused
-        self._resolved: dict[_Application, DesiredConfig | errors.ConfigError] = {}
+        self._resolved: dict[tuple[ActiveConfig, tuple[HardwareGpu, ...]], DesiredConfig | errors.ConfigError] = {}
         self.desired: DesiredConfig | None = None
         self.problem = ""
 

@@ -30,7 +30,6 @@ class GpuUsers:
     """The users of this node's GPUs, from the kubelet, the driver and the ledger.
 
     held: the devices of containers in the kubelet's last answer. problem: why `held` is out of date, or "".
-
     pods: returns the pods of this node; checkpoint: the kubelet's checkpoint file, which it reads at its own start.
     own_pids: returns the PIDs of the MPS daemons, blocking. They and their children do not count as users.
     """

@@ -10,9 +10,9 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.agent_settings import ModeOptions
 from deviceplugin.cluster_objects import Configuration
@@ -42,16 +42,10 @@ IDLE_SECONDS: Final = 60.0
 FAILED_SECONDS: Final = 30.0
 
 
-class StatusWriter(Protocol):
-    """Lets the reconciler write the GPUNode's status and read back the ledger."""
-
-    async def settled(self) -> GpuNode:
-        """Write the state published so far, and return the GPUNode as stored after it. Raises ClusterError."""
-
-
 class ModeReconciler:
     """The loop. `wake` starts the next step. It publishes everything in `state` that the observation does not.
 
+    settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
     """
 
@@ -59,7 +53,7 @@ class ModeReconciler:
         self,
         configuration: Configuration,
         gpunode: GpuNodeCopy,
-        status: StatusWriter,
+        settled: Callable[[], Awaitable[GpuNode]],
         events: NodeEvents,
         observed: observation.Observation,
         state: node_state.NodeState,
@@ -72,7 +66,7 @@ class ModeReconciler:
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
     ) -> None:
-        self._configuration, self._gpunode, self._status, self._events = configuration, gpunode, status, events
+        self._configuration, self._gpunode, self._settled, self._events = configuration, gpunode, settled, events
         self._observed, self._state, self._gpu_users, self._setup = observed, state, gpu_users, mode_setup
         self._allocatable, self._mps_problem, self._path, self._wake = allocatable, mps_problem, path, wake
         self._selector = desired_config.ConfigSelector(
@@ -183,7 +177,7 @@ class ModeReconciler:
                 self._setup.forget(gpu.uuid)  # the GPU has to be reset before it is healthy again
                 continue
             assignment = self._checkpoint.gpus.get(gpu.uuid)
-            if assignment is None or self._setup.is_ready(gpu.uuid) or contradiction(gpu, assignment):
+            if assignment is None or gpu.uuid in self._setup.ready or contradiction(gpu, assignment):
                 continue
             if not self._backs_off(gpu.uuid, assignment):
                 await self._setup.set_up(gpu, assignment)
@@ -203,7 +197,7 @@ class ModeReconciler:
         ]
         if shared:
             try:
-                node = await self._status.settled()
+                node = await self._settled()
             except api_errors.ClusterError as error:
                 unknown = dict.fromkeys(shared, f"the ledger cannot be read: {error}")
         allocations = node.allocations if node is not None else ()
@@ -289,8 +283,8 @@ class ModeReconciler:
     async def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
         """Write the checkpoint before it takes effect; return whether that worked. If not, nothing changes.
 
-        The write runs in a thread, so a slow disk does not delay answers to the kubelet. Closed GPUs stay closed. A
-        cancelled call waits for the thread too, as the thread goes on and what it wrote takes effect.
+        It runs in a thread, so a slow disk does not delay answers to the kubelet. Closed GPUs stay closed. A cancelled
+        call waits for the thread too, as what it writes takes effect.
         """
         writing = asyncio.create_task(asyncio.to_thread(mode_checkpoint.write, self._path, changed))
         try:

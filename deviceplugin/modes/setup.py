@@ -55,17 +55,14 @@ class SetUpPart:
 class ModeSetup:
     """Sets up all parts of a GPU, and remembers which setups failed since the agent started.
 
-    failed: by UUID, why a GPU could not be set up or torn down.
+    failed: by UUID, why a GPU could not be set up or torn down. ready: UUIDs of the GPUs that this process has set up.
     """
 
     def __init__(self, *parts: SetUpPart, clock: Callable[[], float] = time.monotonic) -> None:
         self._parts, self._clock = parts, clock
         self._last_failures: dict[str, tuple[Assignment, float]] = {}  # by UUID, with the time
-        self._ready: set[str] = set()
+        self.ready: set[str] = set()
         self.failed: dict[str, str] = {}
-
-    def is_ready(self, uuid: str) -> bool:
-        return uuid in self._ready
 
     def in_backoff(self, uuid: str, assignment: Assignment) -> bool:
         """Whether this setup failed less than `BACKOFF_SECONDS` ago.
@@ -77,12 +74,12 @@ class ModeSetup:
 
     def forget(self, uuid: str) -> None:
         """Treat the GPU as not set up, as it may have been reset."""
-        self._ready.discard(uuid)
+        self.ready.discard(uuid)
         self._last_failures.pop(uuid, None)
 
     def forget_failures_except(self, closed: Collection[str]) -> None:
         """Forget the failures of GPUs that are set up and open again."""
-        self.failed = {uuid: why for uuid, why in self.failed.items() if uuid in closed or uuid not in self._ready}
+        self.failed = {uuid: why for uuid, why in self.failed.items() if uuid in closed or uuid not in self.ready}
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> bool:
         """Set a GPU up; return whether that succeeded."""
@@ -95,7 +92,7 @@ class ModeSetup:
 
     async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> bool:
         """Undo a GPU's previous mode before it gets `assignment`; return whether that succeeded."""
-        self._ready.discard(gpu.uuid)
+        self.ready.discard(gpu.uuid)
         try:
             for part in reversed(self._parts):
                 await part.tear_down(gpu, was, assignment)
@@ -114,7 +111,7 @@ class ModeSetup:
         except SetUpError as error:
             return str(error)
         self.failed.pop(gpu.uuid, None)
-        self._ready.add(gpu.uuid)
+        self.ready.add(gpu.uuid)
         return ""
 
     def _fail(self, gpu: HardwareGpu, assignment: Assignment, problem: str) -> None:
@@ -306,9 +303,8 @@ async def run_command(*command: str) -> None:
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
     except OSError as error:
-        raise SetUpError(
-            f"{command[0]} cannot be run ({error.strerror}): it comes with the driver's utilities"
-        ) from error
+        why = f"{command[0]} cannot be run ({error.strerror}): it comes with the driver's utilities"
+        raise SetUpError(why) from error
     try:
         async with asyncio.timeout(COMMAND_SECONDS):
             output, _ = await process.communicate()

@@ -81,7 +81,14 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=now.connections
         )
-        yield _protocol(now.versions)
+        spoken = GaugeMetricFamily(
+            "gpushare_arbiter_protocol_connections",
+            "Processes connected to the arbiter, by the protocol version of their library.",
+            labels=["version"],
+        )
+        for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
+            spoken.add_metric([str(version)], now.versions.get(version, 0))
+        yield spoken
         yield CounterMetricFamily(
             "gpushare_arbiter_turned_away", "Connections that the arbiter rejected at once.", value=now.turned_away
         )
@@ -129,14 +136,3 @@ class AgentCollector(Collector):
             labels = [self.node_name, holder.namespace, holder.pod, holder.container, holder.resource, holder.gpu]
             held.add_metric(labels, holder.devices)
         return held
-
-
-def _protocol(versions: Mapping[int, int]) -> Metric:
-    spoken = GaugeMetricFamily(
-        "gpushare_arbiter_protocol_connections",
-        "Processes connected to the arbiter, by the protocol version of their library.",
-        labels=["version"],
-    )
-    for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
-        spoken.add_metric([str(version)], versions.get(version, 0))
-    return spoken

@@ -118,13 +118,10 @@ def announce(news: Iterable[Note], events: NodeEvents, *, pods: Callable[[str], 
 
 
 class RefusedLibraries:
-    """Sends one Event per pod whose library speaks no protocol version that the arbiter supports; the Event gives the
-    remedy.
+    """Sends one Event per pod whose library speaks no protocol version that the arbiter supports, with the remedy.
 
     The library says so on stderr, where it is easily missed, and keeps retrying. Meanwhile the program computes in
     fixed time slots, as without an arbiter, and processes that start in the container are rejected.
-
-    pods: returns the pods of the node; warn: as `NodeEvents.warn`.
     """
 
     def __init__(
@@ -134,9 +131,7 @@ class RefusedLibraries:
         self._announced: frozenset[str] = frozenset()  # pod UIDs
 
     def refused(self, container: Container, sentence: str) -> None:
-        """Send the Event about the container's pod, once. If the pod is not known yet, a later retry of the library
-        sends it.
-        """
+        """Send the Event about the container's pod, once; if the pod is not known yet, when the library retries."""
         known = {pod.uid(manifest): pod.namespaced_name(manifest) for manifest in self._pods()}
         uid = container.pod_uid
         if uid in known and uid not in self._announced:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -17,7 +16,7 @@ from typing import Final
 PREFIX: Final = "nvidia.com/"
 Labels = dict[str, str]
 _DROPPED: Final = re.compile(r"[^A-Za-z0-9\-_. ]")
-_MAX_CHARACTERS: Final = 63  # the maximum length of a label's value
+_MIG_STRATEGIES: Final = ("none", "single", "mixed")
 _MODES: Final = {0x030000: "graphics", 0x030200: "compute"}  # by PCI class: VGA, 3D
 # By the first compute capability of each family. A GPU's family is the last line with its major version that does not
 # exceed its capability.
@@ -36,7 +35,6 @@ _FAMILIES: Final = (
     ((12, 0), "blackwell"),
     ((13, 0), "rubin"),
 )
-UNDEFINED: Final = "undefined"
 UNKNOWN: Final = "unknown"
 
 
@@ -51,13 +49,13 @@ def sanitised(text: str) -> str:
 
 def fitting(value: str) -> str:
     """Return the value as the API server accepts it: at most 63 characters, with a letter or digit at both ends."""
-    return value[:_MAX_CHARACTERS].strip("-_.")
+    return value[:63].strip("-_.")
 
 
 def family(capability: tuple[int, int]) -> str:
     """Return the architecture of a compute capability; `undefined` if NVIDIA has not named it."""
     known = [name for since, name in _FAMILIES if since[0] == capability[0] and since <= capability]
-    return known[-1] if known else UNDEFINED
+    return known[-1] if known else "undefined"
 
 
 def mode(pci_classes: Sequence[int]) -> Labels:
@@ -97,21 +95,11 @@ def versions(driver: str, cuda: tuple[int, int]) -> Labels:
 GPU: Final = "nvidia.com/gpu"
 _ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
 TIMESTAMP: Final = f"{PREFIX}gfd.timestamp"
-MACHINE: Final = f"{PREFIX}gpu.machine"
-CLIQUE: Final = f"{PREFIX}gpu.clique"
 VGPU: Final = f"{PREFIX}vgpu.present"
 
 
 class StrategyError(ValueError):
     """The MIG strategy does not exist or conflicts with other settings; the message says which values are valid."""
-
-
-class MigStrategy(enum.StrEnum):
-    """How MIG devices become resources."""
-
-    NONE = "none"
-    SINGLE = "single"
-    MIXED = "mixed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -160,17 +148,15 @@ class LabelledGpu:
 
 def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> Labels:
     """Return the labels of the node's GPU resources under a MIG strategy. Raises StrategyError."""
-    try:
-        known = MigStrategy(strategy)
-    except ValueError as error:
-        raise StrategyError(f"migStrategy is {strategy!r}: must be one of {', '.join(MigStrategy)}") from error
+    if strategy not in _MIG_STRATEGIES:
+        raise StrategyError(f"migStrategy is {strategy!r}: must be one of {', '.join(_MIG_STRATEGIES)}")
     if not gpus:
         return {}
     labels = _full(gpus, sharing)
-    if known is MigStrategy.NONE:
+    if strategy == "none":
         return labels
-    by_strategy = _single if known is MigStrategy.SINGLE else _mixed
-    return labels | {f"{PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
+    by_strategy = _single if strategy == "single" else _mixed
+    return labels | {f"{PREFIX}mig.strategy": strategy} | by_strategy(gpus, sharing)
 
 
 def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> Labels:
@@ -329,13 +315,13 @@ def all_labels(
     cliques = facts.cliques
     return {
         **time,
-        MACHINE: fitting(sanitised(facts.machine)) or UNKNOWN,
+        f"{PREFIX}gpu.machine": fitting(sanitised(facts.machine)) or UNKNOWN,
         **versions(facts.driver_version, facts.cuda_version),
         **mig_capable(facts.mig_capable),
         **mps_capable(sharing),
         **resource_labels(facts.gpus, strategy, sharing),
         **mode(facts.pci_classes),
         # The fabric that all GPUs are in; no label if there is none or more than one.
-        **({CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}),
+        **({f"{PREFIX}gpu.clique": cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}),
         VGPU: str(any(facts.virtual)).lower(),
     }

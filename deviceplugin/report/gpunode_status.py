@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
 from deviceplugin.state.node_state import NodeState
-from deviceplugin.state.offer import Observable, Unreadable
+from deviceplugin.state.offer import Unreadable
 from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors, repeating
 from gpushare.gpu import Gpu
@@ -58,15 +58,11 @@ class GpuNodeStatus:
         await informed.wait()
         self._informed = True
         state = self._state
-        followed: tuple[Observable[Any], ...] = (
-            state.gpus,
-            state.unread,
-            state.config_status,
-            state.registered,
-            state.hung_up,
-        )
-        for value in followed:
-            value.wake(self._wake)
+        state.gpus.wake(self._wake)
+        state.unread.wake(self._wake)
+        state.config_status.wake(self._wake)
+        state.registered.wake(self._wake)
+        state.hung_up.wake(self._wake)
         await repeating.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
@@ -154,16 +150,9 @@ class GpuNodeStatus:
 
     async def _create(self) -> dict[str, Any]:
         owner = await self._api.get(f"/api/v1/nodes/{self._name}")
-        body = {
-            "apiVersion": contract.API_VERSION,
-            "kind": contract.GPUNODE_KIND,
-            "metadata": {
-                "name": self._name,
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": owner["metadata"]["uid"]}
-                ],
-            },
-        }
+        reference = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": owner["metadata"]["uid"]}
+        metadata = {"name": self._name, "ownerReferences": [reference]}
+        body = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": metadata}
         try:
             made = await self._api.create(contract.GPUNODE_PATH, body)
         except api_errors.AlreadyExists:

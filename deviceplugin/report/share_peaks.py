@@ -96,17 +96,14 @@ class Peaks:
             tenant = use.tenant
             total_bytes = map(sum, zip(use.used_bytes, use.overhead_bytes, strict=True))
             for grant, memory_bytes in zip(tenant.grants, total_bytes, strict=True):
-                key = _key(tenant, grant.uuid)
-                if (known := self._peaks.get(key)) is None:
-                    containers = ",".join(tenant.containers)
-                    new = Peak(tenant.pod_uid, tenant.namespace, tenant.pod, containers, grant.uuid, memory_bytes)
-                    self._peaks[key] = new
-                else:
-                    self._peaks[key] = dataclasses.replace(
-                        known,
-                        memory_bytes=max(known.memory_bytes, memory_bytes),
-                        observed_seconds=known.observed_seconds + seconds,
-                    )
+                key, containers = _key(tenant, grant.uuid), ",".join(tenant.containers)
+                known = self._peaks.get(key)
+                was = known or Peak(tenant.pod_uid, tenant.namespace, tenant.pod, containers, grant.uuid)
+                self._peaks[key] = dataclasses.replace(
+                    was,
+                    memory_bytes=max(was.memory_bytes, memory_bytes),
+                    observed_seconds=was.observed_seconds + (seconds if known is not None else 0.0),
+                )
         for lease in self._leases():
             key, ratio = _key(lease.tenant, lease.gpu_uuid), lease.recent
             if (peak := self._peaks.get(key)) is not None and ratio is not None:

@@ -67,7 +67,7 @@ class Cluster:
         self.told.append(f"{reason} {note}")
 
 
-class Deadly:
+class Deadly(setup.SetUpPart):
     """A setup part that kills the agent. at: `set_up`, `tear_down`, or empty for never."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Node:
         self.agent = mode_reconciler.ModeReconciler(
             self.cluster,
             self.cluster,
-            self.cluster,
+            self.cluster.settled,
             self.cluster,
             self.observation,
             state,
