@@ -50,10 +50,9 @@ STOP_RETRY_SECONDS: Final = 0.5
 async def wait_for_driver(settings: AgentSettings, daemon: lifecycle.Daemon) -> nvml.Nvml | None:
     """Wait for the driver on a node that may not have one yet (`failOnInitError: false`); None if the agent stops.
 
-    NVIDIA's plugin then waits forever without a message. The agent retries, because a pod may install the driver, and
-    its readiness check says what is missing. A container runtime mounts a driver only when a container starts. So a
-    container that cannot see the host's driver directory ends after a while, and its successor gets a driver that was
-    installed in the meantime.
+    The agent retries, because a pod may install the driver, and its readiness check says what is missing. A container
+    runtime mounts a driver only when a container starts. So a container that cannot see the host's driver directory
+    ends after a while, and its successor gets a driver that was installed in the meantime.
     """
     problem = "the driver has not been tried yet"
     mounted = settings.container_driver_root

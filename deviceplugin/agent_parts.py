@@ -19,7 +19,7 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.hardware import nvml, partitioner
 from deviceplugin.host import library
 from deviceplugin.injection import arrival, cdi_specs, decision, runtime_inspection
-from deviceplugin.kubelet import device_answers, plugin_registration, plugin_service, share_answers
+from deviceplugin.kubelet import device_answers, plugin_registration, share_answers
 from deviceplugin.link import arbiter
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
@@ -92,10 +92,6 @@ class KubeletParts:
             described=self._specs.renew,
             allocated=hardware.users.record_allocation,
         )
-
-        def allocator(resource: str) -> plugin_service.ContainerAllocator:
-            return for_shares if resource in advertisement.COUNTERS else for_devices
-
         self._arrivals = arrival.Arrivals(
             pods=pods.all,
             node=cluster.gpunode.now,
@@ -106,7 +102,7 @@ class KubeletParts:
         )
         self.plugins = plugin_registration.Plugins(
             state.advertised,
-            answers=allocator,
+            answers=lambda resource: for_shares if resource in advertisement.COUNTERS else for_devices,
             directory=settings.kubelet_directory,
             registered=state.registered,
             hung_up=state.hung_up,
@@ -120,7 +116,6 @@ class KubeletParts:
         }
 
     async def deny(self) -> None:
-        """Deny the GPUs to unregistered processes, until cancelled."""
         # While the pods are unknown, the pods that are exempt are too, and the condition would be wrong.
         await self._cluster.pods.informer.synced.wait()
         await self.denied.run()
@@ -173,12 +168,7 @@ class ReportParts:
             hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
         )
         announcer = announcements.HealthAnnouncer(
-            cluster.events,
-            hardware.users,
-            gpus=state.gpus,
-            unread=state.unread,
-            node=node.now,
-            gpu_of=hardware.gpu_of,
+            cluster.events, hardware.users, gpus=state.gpus, unread=state.unread, node=node.now, gpu_of=hardware.gpu_of
         )
 
         def snapshot() -> agent_metrics.MetricsSnapshot:
@@ -233,7 +223,7 @@ class ModeParts:
         self.reconciler = mode_reconciler.ModeReconciler(
             cluster.configuration,
             cluster.gpunode,
-            reports.status,
+            reports.status.settled,
             cluster.events,
             hardware.observation,
             cluster.state,
@@ -295,7 +285,6 @@ class AgentParts:
         cluster.configuration.node.subscribe(lambda _: reports.capacity.check())
 
     def checks(self) -> dict[str, probes.Check]:
-        """Return the readiness checks, by name."""
         cluster, status, name = self.cluster, self.reports.status, self.cluster.name
         configuration, pods = cluster.configuration, cluster.pods.informer
         informers = (cluster.gpunode.informer, pods, *configuration.informers)

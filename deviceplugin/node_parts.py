@@ -77,12 +77,11 @@ class HardwareParts:
         self.driver = driver = nvml.Driver(opened)
         self.driver_version = opened.version()
         self.mig = mig = nvml_mig.MigDriver(opened)
-
-        async def set_exclusive(uuid: str, exclusive: bool) -> None:
-            await driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive)
-
         self.mps_daemons = daemons.Daemons(
-            root=settings.mps_root, program=settings.mps_program, set_exclusive=set_exclusive, changed=cluster.wake.all
+            root=settings.mps_root,
+            program=settings.mps_program,
+            set_exclusive=lambda uuid, exclusive: driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive),
+            changed=cluster.wake.all,
         )
         self.observation = observation.Observation(
             driver,
@@ -124,12 +123,10 @@ class HardwareParts:
         }
 
     def nodes(self) -> answer.DevicePaths:
-        """Return the device nodes of each GPU."""
         root = Path(self.state.in_force.value.settings.container_driver_root)
         return inventory.device_nodes(self.observation.minors, roots=(Path("/"), root), parts=self.observation.parts)
 
     def scores(self) -> Mapping[tuple[str, str], int]:
-        """Return how well each pair of GPUs is connected."""
         return aligned.scores_by_uuid(self.state.gpus.gpus, self.observation.paths)
 
     def unreadable(self) -> str | None:

@@ -11,7 +11,6 @@ from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.state import node_state
 from deviceplugin.state.node_state import Unreadable
 from gpushare.gpunode import Gpu
-from gpushare.modes import hardware_gpu
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
@@ -40,9 +39,7 @@ def merge(
 
 def unidentified(gpus: Iterable[Gpu], seen: nvml.NvmlSnapshot) -> tuple[Unreadable, ...]:
     """Return the unreadable GPUs that match none of `gpus`: they have no UUID and were unknown before."""
-    known: set[int | str] = set()
-    for gpu in gpus:
-        known |= {gpu.index, nvml_call.kernel_address(gpu.pci_bus_id)}
+    known = {key for gpu in gpus for key in (gpu.index, nvml_call.kernel_address(gpu.pci_bus_id))}
     return tuple(gpu for gpu in seen.unreadable if (gpu.bus_id or gpu.index) not in known)
 
 
@@ -72,32 +69,25 @@ def discover(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> D
     driver = nvml_mig.MigDriver(opened)
     discovered = {}
     for gpu in gpus:
+        hardware = HardwareGpu(gpu.uuid, gpu.index, gpu.model, memory_is_known=gpu.memory_bytes > 0)
         try:
-            discovered[gpu.uuid] = _discover_gpu(opened, driver, gpu)
+            mode = driver.mig_mode(gpu.uuid)
+            enabled = mode is not None and mode.current
+            devices = driver.mig_devices(gpu.uuid) if enabled else ()
+            described = dataclasses.replace(
+                hardware,
+                mig_capable=mode is not None,
+                mig_enabled=enabled,
+                mig_devices=tuple(HardwareMigDevice(made.uuid, made.index, str(made.profile)) for made in devices),
+                hardware=opened.device_id(gpu.uuid) if mode is not None else None,
+                geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
+                most_mps_clients=hardware_gpu.max_mps_clients(gpu.compute_capability),
+                compute_mode=driver.compute_mode(gpu.uuid),
+            )
+            discovered[gpu.uuid] = DiscoveredGpu(described, devices)
         except nvml_call.NvmlError:
-            unread = HardwareGpu(gpu.uuid, gpu.index, gpu.model, memory_is_known=gpu.memory_bytes > 0)
-            discovered[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(unread)
+            discovered[gpu.uuid] = known.get(gpu.uuid) or DiscoveredGpu(hardware)
     return discovered
-
-
-def _discover_gpu(opened: nvml.Nvml, driver: nvml_mig.MigDriver, gpu: Gpu) -> DiscoveredGpu:
-    mode = driver.mig_mode(gpu.uuid)
-    enabled = mode is not None and mode.current
-    devices = driver.mig_devices(gpu.uuid) if enabled else ()
-    hardware = HardwareGpu(
-        gpu.uuid,
-        gpu.index,
-        gpu.model,
-        mig_capable=mode is not None,
-        mig_enabled=enabled,
-        mig_devices=tuple(HardwareMigDevice(device.uuid, device.index, str(device.profile)) for device in devices),
-        hardware=opened.device_id(gpu.uuid) if mode is not None else None,
-        geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
-        most_mps_clients=hardware_gpu.max_mps_clients(gpu.compute_capability),
-        compute_mode=driver.compute_mode(gpu.uuid),
-        memory_is_known=gpu.memory_bytes > 0,
-    )
-    return DiscoveredGpu(hardware, devices)
 
 
 def device_nodes(

@@ -101,7 +101,6 @@ class Nvml:
             raise NvmlError(f"{error}: {remedy}", error.code) from error
 
     def close(self) -> None:
-        """Shut NVML down. No error if the driver has gone away."""
         self._events.close()
         try_ask(pynvml.nvmlShutdown)
 
@@ -184,7 +183,6 @@ class Nvml:
         return str(try_ask(pynvml.nvmlSystemGetDriverVersion, default=""))
 
     def device_id(self, uuid: str) -> parted.DeviceId:
-        """Return the model of a GPU by its PCI ids."""
         pci_info = ask(pynvml.nvmlDeviceGetPciInfo, ask(pynvml.nvmlDeviceGetHandleByUUID, uuid), about=uuid)
         return parted.device_id_of_nvml(int(pci_info.pciDeviceId), int(pci_info.pciSubSystemId))
 

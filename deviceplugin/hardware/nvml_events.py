@@ -99,10 +99,9 @@ class Watched:
 
 
 def watch_problem(*, handle: str = "", events: str = "", registering: str = "") -> str:
-    """Return why a device cannot be watched; "" if it can, or if its kind has no events.
+    """Return why a device cannot be watched, so that it gets no work; "" if it can, or if its kind has no events.
 
-    A device whose failures would go unnoticed gets no work. handle, events, registering: NVML's errors of finding the
-    device, of asking for its events, and of registering for them.
+    handle, events, registering: NVML's errors of finding the device, its events, and of registering for them.
     """
     if handle:
         return f"the driver does not find it: {handle}"

@@ -32,11 +32,11 @@ SILENT_SECONDS: Final = 60.0  # no call takes this long, not even the first one 
 class Observation:
     """Keeps `seen` in sync with the driver: the present GPUs, independent of their use.
 
-    unread: the GPUs that are missing from `seen` because nothing could be read. node: the GPUNode as last seen; None if
-    there is none. known: set once `node` has been read from the cluster. changed: called when `gpus` or `faulty`
-    change. proc: where the kernel lists the GPUs that are plugged in. roots: where /dev is: this container's own root
-    and the host's. informed: set once a refresh has used the GPUNode. A GPU that was lost before our start is known
-    only from there, so until then `seen` may lack it and must not overwrite the cluster's record.
+    unread: the GPUs that are missing from `seen` because nothing could be read. gpus: the driver's full description of
+    the GPUs and their MIG devices. node: returns the GPUNode as last seen, or None. known: set once it has been read
+    from the cluster. changed: called when `gpus` or `faulty` change. proc, roots: the host's /proc; where /dev is.
+    informed: set once a refresh has used the GPUNode. A GPU that was lost before our start is known only from there, so
+    until then `seen` may lack it and must not overwrite the cluster's record.
     """
 
     def __init__(
@@ -54,16 +54,9 @@ class Observation:
         roots: Sequence[Path] = (Path("/"),),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._driver = driver
-        self.seen = seen
-        self.unread = unread
-        self._node = node
-        self._known = known
-        self._fault_log = fault_log
-        self._changed = changed
-        self._ignored = ignored
-        self.informed = asyncio.Event()
-        self._clock = clock
+        self.seen, self.unread, self.informed = seen, unread, asyncio.Event()
+        self._driver, self._node, self._known, self._changed = driver, node, known, changed
+        self._fault_log, self._ignored, self._clock = fault_log, ignored, clock
         # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
@@ -73,7 +66,7 @@ class Observation:
         self._refreshed_at = self._initialized_at = clock()
         self._kernel_directory, self._roots = proc / "driver/nvidia/gpus", roots
         self._plugged = self._kernel_gpus()
-        self._discovered: inventory.DiscoveredGpus = {}
+        self.gpus: inventory.DiscoveredGpus = {}
         self.minors: Mapping[str, int] = {}  # device minor numbers, by UUID
         self.paths: nvml_topology.Paths = {}  # between pairs of GPUs
         self._paths_known_for: frozenset[str] = frozenset()  # UUIDs at the time `paths` was read
@@ -81,19 +74,14 @@ class Observation:
     @property
     def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
         """The GPUs with their MIG devices, by index."""
-        return tuple(sorted((gpu.gpu for gpu in self._discovered.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
-
-    @property
-    def gpus(self) -> inventory.DiscoveredGpus:
-        """The same GPUs with the driver's full description of the MIG devices."""
-        return self._discovered
+        return tuple(sorted((gpu.gpu for gpu in self.gpus.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
 
     @property
     def parts(self) -> list[tuple[str, str, int, int]]:
         """The MIG devices as UUID, UUID of the GPU, and ids of GPU instance and compute instance."""
         return [
             (device.uuid, uuid, device.gpu_instance, device.compute_instance)
-            for uuid, gpu in self._discovered.items()
+            for uuid, gpu in self.gpus.items()
             for device in gpu.devices
         ]
 
@@ -103,7 +91,6 @@ class Observation:
         return frozenset(self._faults)
 
     async def run(self) -> None:
-        """Watch the GPUs until cancelled."""
         while True:
             await self.step()
 
@@ -145,7 +132,7 @@ class Observation:
         is_known, node = self._known.is_set(), self._node()
         on_node, allocations = (node.gpus, node.allocations) if node is not None else ((), ())
         previous = tuple({gpu.uuid: gpu for gpu in (*on_node, *self.seen.gpus)}.values())
-        before = (self._discovered, self.faulty)
+        before = (self.gpus, self.faulty)
         seen, actions = await self._driver.ask(self._read_driver, previous)
         self._refreshed_at = self._clock()
         answering = frozenset(gpu.uuid for gpu in seen.gpus)
@@ -166,7 +153,7 @@ class Observation:
         reasons = {**of_driver, **{uuid: fault.reason for uuid, fault in self._faults.items()}}
         gpus = inventory.merge(previous, seen, faults=reasons, held=held)
         unread = inventory.unidentified(gpus, seen)
-        self._discovered, self.minors = await self._driver.ask(self._describe, gpus)
+        self.gpus, self.minors = await self._driver.ask(self._describe, gpus)
         if self._paths_known_for != answering:  # fixed while the same GPUs answer
             self.paths = await self._driver.ask(nvml_topology.paths, [gpu.uuid for gpu in seen.gpus])
             self._paths_known_for = answering
@@ -178,7 +165,7 @@ class Observation:
                 logger.warning("A GPU cannot be read", extra={"index": gpu.index, "err": str(gpu)})
         self.unread.publish(unread)
         self.seen.publish(gpus)
-        if before != (self._discovered, self.faulty):
+        if before != (self.gpus, self.faulty):
             self._changed()
 
     def _read_driver(self, previous: tuple[Gpu, ...]) -> tuple[nvml.NvmlSnapshot, Mapping[str, str | None] | None]:
@@ -238,7 +225,7 @@ class Observation:
         driver = self._driver.nvml
         minors = {gpu.uuid: driver.minor_number(gpu.uuid) for gpu in gpus}
         known = {uuid: number for uuid, number in minors.items() if number is not None}
-        return inventory.discover(driver, gpus, self._discovered), {**self.minors, **known}
+        return inventory.discover(driver, gpus, self.gpus), {**self.minors, **known}
 
     def _record_event(self, event: nvml_events.XidEvent) -> None:
         logger.warning("The driver reported an XID", extra={"gpu": event.gpu, "xid": event.number})
@@ -247,7 +234,7 @@ class Observation:
             return
         # It is about a whole GPU or, if it names instances, about MIG devices.
         is_whole = event.gpu_instance == nvml_events.WHOLE_GPU
-        gpus = {uuid: nvml_events.Watched(uuid) for uuid in (*self._discovered, event.gpu)}
+        gpus = {uuid: nvml_events.Watched(uuid) for uuid in (*self.gpus, event.gpu)}
         devices = {uuid: nvml_events.Watched(gpu, *ids) for uuid, gpu, *ids in self.parts}
         affected = nvml_events.affected(gpus if is_whole else devices, event, self._ignored)
         gpu, now = "" if is_whole else event.gpu, self._clock()

@@ -1,9 +1,8 @@
 """Partitions a GPU as the configuration wants: reads, plans and executes, until nothing is left to do.
 
 Present instances that are wanted stay where they are, and only idle ones are destroyed. If an instance in use is in the
-way, the whole GPU waits. The agent may be killed between any two driver calls: the next run starts from the GPU's state
-at that time, so the GPU itself is the only state. The caller must have withdrawn the GPU's devices from the kubelet;
-otherwise the kubelet could allocate a device while it is being destroyed.
+way, the whole GPU waits. The agent may be killed between any two driver calls: the GPU itself is the only state. The
+caller must have withdrawn the GPU's devices, or the kubelet could allocate a device while it is being destroyed.
 """
 
 from __future__ import annotations
@@ -81,22 +80,14 @@ class MigState(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigPlan:
-    """A plan for one GPU. state: AS_WANTED if the GPU is so once the steps are done; otherwise reason is a sentence.
+    """A plan for one GPU, or the result of a run. state: AS_WANTED if the GPU is so once the steps are done.
 
-    in_the_way: UUIDs of MIG devices or the GPU.
+    reason: a sentence in all other states. in_the_way: UUIDs of MIG devices or the GPU. changed: whether the run has
+    changed MIG devices.
     """
 
     state: MigState
     steps: tuple[Step, ...] = ()
-    reason: str = ""
-    in_the_way: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Result:
-    """The result of a run. reason, in_the_way: as in MigPlan. changed: whether MIG devices changed."""
-
-    state: MigState
     reason: str = ""
     in_the_way: tuple[str, ...] = ()
     changed: bool = False
@@ -224,25 +215,27 @@ class Partitioner:
         instances = self._driver.mig_instances(uuid) if mode is not None and mode.current else ()
         return Present(uuid, mode, geometry, instances, busy=bool(self._driver.processes(uuid)))
 
-    def apply(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> Result:
-        """Give the GPU these MIG devices; None turns MIG off. Driver errors are returned as a Result."""
+    def apply(self, uuid: str, wanted: Wanted | None, *, held: frozenset[str] = frozenset()) -> MigPlan:
+        """Give the GPU these MIG devices; None turns MIG off. Driver errors are returned as a result."""
         changed = False
         for _ in range(MAX_ROUNDS):
             try:
                 proposed = make_plan(self.read(uuid), wanted, held=held)
                 if proposed.state is not MigState.AS_WANTED or not proposed.steps:
-                    return Result(proposed.state, proposed.reason, proposed.in_the_way, changed)
+                    return dataclasses.replace(proposed, changed=changed)
                 logger.info("Partitioning a GPU", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
                 changed = True
                 waits = self._apply_steps(uuid, proposed.steps)
             except nvml_call.NvmlError as error:
                 if error.code == nvml_mig.IN_USE:
-                    return Result(MigState.WAITING, f"{uuid} is in use again: {error}", (uuid,), changed)
-                return Result(MigState.FAILED, str(error), changed=changed)
+                    why = f"{uuid} is in use again: {error}"
+                    return MigPlan(MigState.WAITING, reason=why, in_the_way=(uuid,), changed=changed)
+                return MigPlan(MigState.FAILED, reason=str(error), changed=changed)
             if waits:
                 reason = f"{uuid}: the change of the MIG mode is pending ({waits}): reset the GPU or reboot the node"
-                return Result(MigState.NEEDS_RESET, reason, changed=changed)
-        return Result(MigState.FAILED, f"{uuid} is being changed by another program: stop it", changed=changed)
+                return MigPlan(MigState.NEEDS_RESET, reason=reason, changed=changed)
+        why = f"{uuid} is being changed by another program: stop it"
+        return MigPlan(MigState.FAILED, reason=why, changed=changed)
 
     def _apply_steps(self, uuid: str, steps: tuple[Step, ...]) -> str:
         """Execute the steps in order. Return why a mode change waits for a reset, or ""."""

@@ -3,10 +3,9 @@
 A configuration is accepted only as a whole: it parses, its flags have known values, and every GPU can take the mode
 that it asks for. Until then the previous configuration stays in force.
 
-A configuration names GPUs by number, or counts them. When a GPU dies, the driver renumbers those behind it, and the
-same text would mean other GPUs or match none. So as long as a GPU is missing and the configuration is the same, every
-GPU keeps its old number and the missing one is counted as present. A GPU that the driver counts but cannot read is
-counted too, so a configuration that names it stays valid for the others.
+A configuration names GPUs by number, or counts them. When a GPU dies, the driver renumbers those behind it. So while a
+GPU is missing and the configuration is the same, every GPU keeps its old number and the missing one is counted as
+present. A GPU that the driver counts but cannot read is counted too.
 """
 
 from __future__ import annotations
@@ -32,8 +31,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 logger = logging.getLogger(__name__)
 
 _UNREAD: Final = "unread-"  # stands in for the UUID
-# A GPU needs no setup for these modes, so a first agent can serve them at once.
-_WITHOUT_SETUP: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)
+_WITHOUT_SETUP: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)  # a first agent can serve them at once
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,12 +77,11 @@ def choose(
 
     A ConfigMap that vanishes changes nothing: it may come back, and its entry is still the last valid one.
     """
-    built_in = config_choice.built_in(current, entries, label=label, default=options.default)
+    default = options.default
+    built_in = config_choice.built_in(current, entries, label=label, default=default)
     if built_in is not None:
         return config_choice.Decision(built_in)
-    return config_choice.decide(
-        current, dict(entries), label=label, default=options.default, fallbacks=options.fallbacks
-    )
+    return config_choice.decide(current, dict(entries), label=label, default=default, fallbacks=options.fallbacks)
 
 
 def initial_assignment(gpu: HardwareGpu, wanted: Assignment, allocations: Iterable[Allocation]) -> Assignment | None:
@@ -96,11 +93,6 @@ def initial_assignment(gpu: HardwareGpu, wanted: Assignment, allocations: Iterab
         return Assignment(Mode.FRACTIONAL)
     needs_nothing = wanted.mode in _WITHOUT_SETUP and wanted.partition is None and not wanted.interval
     return wanted if needs_nothing and not contradiction(gpu, wanted) else None
-
-
-def configured_gpus(gpus: Iterable[HardwareGpu]) -> tuple[ConfiguredGpu, ...]:
-    """Return the record to store of the GPUs that a configuration was applied to."""
-    return tuple(ConfiguredGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig_capable) for gpu in gpus)
 
 
 def missing(gpus: Iterable[HardwareGpu], known: Iterable[ConfiguredGpu]) -> tuple[ConfiguredGpu, ...]:
@@ -135,9 +127,6 @@ def is_unread(uuid: str) -> bool:
     return uuid.startswith(_UNREAD)
 
 
-_Application = tuple[ActiveConfig, tuple[HardwareGpu, ...]]
-
-
 class ConfigSelector:
     """Selects the configuration, and remembers the last valid one.
 
@@ -146,10 +135,8 @@ class ConfigSelector:
     """
 
     def __init__(self, source: Configuration, options: ModeOptions, refused: Callable[[str], None]) -> None:
-        self._source = source
-        self._options = options
-        self._refused = refused
-        self._resolved: dict[_Application, DesiredConfig | errors.ConfigError] = {}
+        self._source, self._options, self._refused = source, options, refused
+        self._resolved: dict[tuple[ActiveConfig, tuple[HardwareGpu, ...]], DesiredConfig | errors.ConfigError] = {}
         self.desired: DesiredConfig | None = None
         self.problem = ""
 
@@ -170,12 +157,14 @@ class ConfigSelector:
         for config in dict.fromkeys(filter(None, (wanted, current))):
             application = config, tuple(gpus if known is None or config != current else known)
             # In a thread, and once: the text is not ours and may be long.
-            resolved = (
-                cached[application] if application in cached else await asyncio.to_thread(self._resolve, *application)
-            )
-            self._resolved[application] = resolved
+            if application not in cached:
+                cached[application] = await asyncio.to_thread(self._resolve, *application)
+            resolved = self._resolved[application] = cached[application]
             if isinstance(resolved, DesiredConfig):
-                self._accept(resolved)
+                if self.desired is None or self.desired.config != resolved.config:
+                    extra = {"config": resolved.config.name, "warnings": list(resolved.warnings)}
+                    logger.info("Selected a configuration", extra=extra)
+                self.desired = resolved
                 break
             problem = problem or str(resolved)
         if problem and problem != self.problem:
@@ -189,10 +178,3 @@ class ConfigSelector:
             return resolve(config, gpus, self._options)
         except errors.ConfigError as error:
             return error
-
-    def _accept(self, desired: DesiredConfig) -> None:
-        if self.desired is None or self.desired.config != desired.config:
-            logger.info(
-                "Selected a configuration", extra={"config": desired.config.name, "warnings": list(desired.warnings)}
-            )
-        self.desired = desired

@@ -31,7 +31,6 @@ class GpuUsers:
     """The users of this node's GPUs, from the kubelet, the driver and the ledger.
 
     held: the devices of containers in the kubelet's last answer. problem: why `held` is out of date, or "".
-
     pods: returns the pods of this node; checkpoint: the kubelet's checkpoint file, which it reads at its own start.
     own_pids: returns the PIDs of the MPS daemons, blocking. They and their children do not count as users.
     """
@@ -48,14 +47,9 @@ class GpuUsers:
         checkpoint: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._driver = driver
-        self._socket = pod_resources_socket
-        self._pods = pods
-        self._proc = proc
-        self._identify = identify
-        self._own_pids = own_pids
-        self._clock = clock
-        self._checkpoint = checkpoint
+        self._driver, self._socket, self._checkpoint = driver, pod_resources_socket, checkpoint
+        self._pods, self._own_pids, self._identify = pods, own_pids, identify
+        self._proc, self._clock = proc, clock
         self._by_pod: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._just_given: dict[tuple[str, str], float] = {}
         self.held: tuple[pod_resources.ContainerDevices, ...] = ()
@@ -102,21 +96,17 @@ class GpuUsers:
         asked_at = self._clock()
         try:
             self.held = await pod_resources.held(self._socket)
-            self.problem = ""
-            self._forget_listed(asked_at)
         except pod_resources.PodResourcesError as error:
             self.problem = str(error)
-        return self.problem
-
-    def _forget_listed(self, asked_at: float) -> None:
-        """Forget recent allocations that the kubelet lists by now, if they were made before it was queried.
-
-        The kubelet frees a device before it allocates it again, so its list is about the same container.
-        """
+            return self.problem
+        self.problem = ""
+        # Forget allocations that were made before the query and are listed now. The kubelet frees a device before it
+        # allocates it again, so its list is about the same container.
         listed = {(container.resource, identity) for container in self.held for identity in container.device_ids}
         self._just_given = {
             device: at for device, at in self._just_given.items() if at >= asked_at or device not in listed
         }
+        return ""
 
     async def users(
         self, gpus: Iterable[HardwareGpu], *, allocations: Iterable[Allocation], unknown: Mapping[str, str]
@@ -135,11 +125,7 @@ class GpuUsers:
             held=self.held,
             just_given=[device_id for resource, device_id in self._just_given if resource not in COUNTERS],
             processes=processes,
-            gpu_of={
-                uuid: gpu.uuid
-                for gpu in known
-                for uuid in (gpu.uuid, *(mig_device.uuid for mig_device in gpu.mig_devices))
-            },
+            gpu_of={uuid: gpu.uuid for gpu in known for uuid in (gpu.uuid, *(made.uuid for made in gpu.mig_devices))},
             ended=[
                 "/".join(pod.namespaced_name(manifest))
                 for manifest in self._pods()

@@ -66,14 +66,9 @@ def read(path: Path) -> Checkpoint | None:
     try:
         document = records.load(path)
         records.check(document["version"] == VERSION, f"unsupported version {document['version']}")
-        gpus = {
-            str(uuid): None if assignment is None else records.read(Assignment, assignment)
-            for uuid, assignment in document["gpus"].items()
-        }
-        before = {
-            str(uuid): records.read(Assignment, assignment) for uuid, assignment in document.get("before", {}).items()
-        }
-        known_gpus = tuple(records.read(ConfiguredGpu, gpu) for gpu in document.get("seats", ()))
+        gpus = records.read(dict[str, Assignment | None], document["gpus"])
+        before = records.read(dict[str, Assignment], document.get("before", {}))
+        known_gpus = records.read(tuple[ConfiguredGpu, ...], document.get("seats", []))
         return Checkpoint(records.read(ActiveConfig, document["current"]), gpus, before, known_gpus)
     except FileNotFoundError:
         return None

@@ -10,14 +10,15 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.agent_settings import ModeOptions
 from deviceplugin.cluster_objects import Configuration
 from deviceplugin.hardware import observation
 from deviceplugin.modes import desired_config, mode_checkpoint, setup, transition
+from deviceplugin.modes.desired_config import ConfiguredGpu
 from deviceplugin.modes.gpu_users import GpuUsers
 from deviceplugin.state import node_state
 from deviceplugin.state.advertisement import DelayedDecrease
@@ -27,7 +28,7 @@ from gpushare.cluster import api_errors
 from gpushare.config import config_choice
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import GpuNode, Mode
-from gpushare.modes.assignment import Assignment, DeviceOffer, contradiction, is_permanent, offer
+from gpushare.modes.assignment import Assignment, contradiction, is_permanent, offer
 
 logger = logging.getLogger(__name__)
 
@@ -37,16 +38,10 @@ IDLE_SECONDS: Final = 60.0
 FAILED_SECONDS: Final = 30.0
 
 
-class StatusWriter(Protocol):
-    """Lets the reconciler write the GPUNode's status and read back the ledger."""
-
-    async def settled(self) -> GpuNode:
-        """Write the state published so far, and return the GPUNode as stored after it. Raises ClusterError."""
-
-
 class ModeReconciler:
     """The loop. `wake` starts the next step. It publishes everything in `state` that the observation does not.
 
+    settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
     """
 
@@ -54,7 +49,7 @@ class ModeReconciler:
         self,
         configuration: Configuration,
         gpunode: GpuNodeCopy,
-        status: StatusWriter,
+        settled: Callable[[], Awaitable[GpuNode]],
         events: NodeEvents,
         observed: observation.Observation,
         state: node_state.NodeState,
@@ -67,21 +62,17 @@ class ModeReconciler:
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
     ) -> None:
-        self._configuration = configuration
-        self._gpunode = gpunode
-        self._status = status
-        self._events = events
-        self._allocatable = allocatable
-        self._observed = observed
-        self._state = state
-        self._mps_problem = mps_problem
-        self._gpu_users = gpu_users
-        self._setup = mode_setup
-        self._path = path
+        self._configuration, self._gpunode, self._settled, self._events = configuration, gpunode, settled, events
+        self._observed, self._state, self._gpu_users, self._setup = observed, state, gpu_users, mode_setup
+        self._allocatable, self._mps_problem, self._path, self._wake = allocatable, mps_problem, path, wake
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
-        known = _read(path)
+        known = None
+        try:
+            known = mode_checkpoint.read(path)
+        except mode_checkpoint.CheckpointError as error:
+            logger.warning("Starting without the previous agent's record of GPU modes", extra={"err": str(error)})
         self._is_first = known is None
         self._checkpoint = known or mode_checkpoint.Checkpoint(config_choice.BUILT_IN)
         self._closed: frozenset[str] = frozenset()
@@ -89,12 +80,10 @@ class ModeReconciler:
         self._write_problem = ""  # why the checkpoint cannot be written; empty if it can
         self._blocked: dict[str, str] = {}  # by UUID, why a GPU cannot be changed now although it is unused
         self._repair = setup.DriftRepair(events, observed, gpu_users, mode_setup)
-        self._wake = wake
         self._last_waiting: Mapping[str, tuple[str, ...]] = {}
         self._settings = NodeSettings()
 
     async def run(self) -> None:
-        """Step whenever `wake` is set or the pause is over, until cancelled."""
         self._observed.seen.wake(self._wake)
         await self._gpu_users.refresh()  # the first list must contain every counter that is in use
         while True:
@@ -125,8 +114,11 @@ class ModeReconciler:
             self._setup.forget_failures_except(plan.closed)
             self._repair.release_except(plan.closed)
             self._publish(plan.waiting)
+            for uuid in sorted(plan.repair):
+                assignment = self._checkpoint.gpus[uuid]
+                if assignment is not None and await self._repair.repair(uuid, assignment):
+                    self._closed -= {uuid}
             if plan.repair:
-                await self._repair_all(plan.repair)
                 self._publish(plan.waiting)
             if plan.change:
                 await self._change(plan.change, plan.waiting)
@@ -141,7 +133,11 @@ class ModeReconciler:
     async def _select_config(self) -> bool:
         """Select the configuration and record it; return whether a valid one is in force."""
         current = None if self._is_first else self._checkpoint.current
-        gpus = [dataclasses.replace(gpu, ours=self._is_ours(gpu.uuid)) for gpu in self._observed.hardware_gpus]
+        last = self._checkpoint.last
+        gpus = [
+            dataclasses.replace(gpu, ours=(was := last(gpu.uuid)) is not None and was.partition is not None)
+            for gpu in self._observed.hardware_gpus
+        ]
         known = desired_config.with_missing(gpus, self._checkpoint.known_gpus)
         unread = desired_config.unread_gpus(known, [gpu.index for gpu in self._observed.unread.value])
         desired = await self._selector.select(current, (*gpus, *unread), (*known, *unread))
@@ -152,15 +148,11 @@ class ModeReconciler:
         known_gpus = (
             self._checkpoint.known_gpus
             if is_same and desired_config.missing(gpus, self._checkpoint.known_gpus)
-            else desired_config.configured_gpus(gpus)
+            else tuple(ConfiguredGpu(gpu.uuid, gpu.index, gpu.model, gpu.mig_capable) for gpu in gpus)
         )
         if not is_same or tuple(self._checkpoint.known_gpus) != tuple(known_gpus):
             await self._write(dataclasses.replace(self._checkpoint, current=desired.config, known_gpus=known_gpus))
         return not self._is_first
-
-    def _is_ours(self, uuid: str) -> bool:
-        last = self._checkpoint.last(uuid)
-        return last is not None and last.partition is not None
 
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
@@ -181,7 +173,7 @@ class ModeReconciler:
                 self._setup.forget(gpu.uuid)  # the GPU has to be reset before it is healthy again
                 continue
             assignment = self._checkpoint.gpus.get(gpu.uuid)
-            if assignment is None or self._setup.is_ready(gpu.uuid) or contradiction(gpu, assignment):
+            if assignment is None or gpu.uuid in self._setup.ready or contradiction(gpu, assignment):
                 continue
             if not self._backs_off(gpu.uuid, assignment):
                 await self._setup.set_up(gpu, assignment)
@@ -201,18 +193,12 @@ class ModeReconciler:
         ]
         if shared:
             try:
-                node = await self._status.settled()
+                node = await self._settled()
             except api_errors.ClusterError as error:
                 unknown = dict.fromkeys(shared, f"the ledger cannot be read: {error}")
         allocations = node.allocations if node is not None else ()
         gpus = [gpu for gpu in self._observed.hardware_gpus if gpu.uuid in closed]
         return await self._gpu_users.users(gpus, allocations=allocations, unknown=unknown)
-
-    async def _repair_all(self, uuids: Collection[str]) -> None:
-        for uuid in sorted(uuids):
-            assignment = self._checkpoint.gpus[uuid]
-            if assignment is not None and await self._repair.repair(uuid, assignment):
-                self._closed -= {uuid}
 
     async def _change(self, change: Mapping[str, Assignment], waiting: Mapping[str, tuple[str, ...]]) -> None:
         gpus = {gpu.uuid: gpu for gpu in self._observed.hardware_gpus}
@@ -254,6 +240,8 @@ class ModeReconciler:
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
+        shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]
+        without_daemon = {device.device for device in shared if self._mps_problem(device.gpu)}
         self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
         self._state.gpus.publish(gpus)
         self._state.allocatable.publish(self._allocatable(gpus))
@@ -264,7 +252,7 @@ class ModeReconciler:
                 ready,
                 closed=self._closed,
                 in_use=self._gpu_users.allocated_ids,
-                unhealthy=self._observed.faulty | self._without_daemon(offered),
+                unhealthy=self._observed.faulty | without_daemon,
                 usable=self._state.allocatable.value,
             )
         )
@@ -282,11 +270,6 @@ class ModeReconciler:
         )
         self._state.published.set()
 
-    def _without_daemon(self, offered: DeviceOffer) -> frozenset[str]:
-        """Return the devices of healthy GPUs whose MPS daemon does not run."""
-        devices = (device for ids in offered.values() for device in ids if device.mode is Mode.MPS)
-        return frozenset(device.device for device in devices if self._mps_problem(device.gpu))
-
     def _warnings(self) -> tuple[str, ...]:
         gone = desired_config.missing(self._observed.hardware_gpus, self._checkpoint.known_gpus)
         absent = (f"GPU {gpu.index} ({gpu.uuid}) is gone: the configuration still counts it" for gpu in gone)
@@ -296,8 +279,8 @@ class ModeReconciler:
     async def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
         """Write the checkpoint before it takes effect; return whether that worked. If not, nothing changes.
 
-        The write runs in a thread, so a slow disk does not delay answers to the kubelet. Closed GPUs stay closed. A
-        cancelled call waits for the thread too, as the thread goes on and what it wrote takes effect.
+        It runs in a thread, so a slow disk does not delay answers to the kubelet. Closed GPUs stay closed. A cancelled
+        call waits for the thread too, as what it writes takes effect.
         """
         writing = asyncio.create_task(asyncio.to_thread(mode_checkpoint.write, self._path, changed))
         try:
@@ -319,11 +302,3 @@ class ModeReconciler:
             return False
         self._checkpoint, self._is_first, self._write_problem = changed, False, ""
         return True
-
-
-def _read(path: Path) -> mode_checkpoint.Checkpoint | None:
-    try:
-        return mode_checkpoint.read(path)
-    except mode_checkpoint.CheckpointError as error:
-        logger.warning("Starting without the previous agent's record of GPU modes", extra={"err": str(error)})
-        return None

@@ -13,7 +13,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Final, Protocol
+from typing import Final
 
 from deviceplugin.hardware import nvml_call, nvml_mig, partitioner
 from deviceplugin.hardware.nvml import Driver
@@ -38,39 +38,30 @@ class SetUpError(Exception):
     """A GPU could not be set up or torn down; the message gives the reason and the remedy."""
 
 
-class SetUpPart(Protocol):
+class SetUpPart:
     """A step that prepares a GPU for its mode, such as creating its MIG devices or starting its MPS daemon."""
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
         """Bring this part to what `assignment` wants; no-op if it is there already. Raises SetUpError."""
 
     async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
-        """Undo what this part did for `was` and the next `assignment` does not want. Raises SetUpError.
+        """Undo what this part did for `was` and the next `assignment` does not want; by default, the next setup does.
 
-        was: None if unknown. An agent that ended in between may have undone some of it already.
+        was: None if unknown. An agent that ended in between may have undone some of it already. Raises SetUpError.
         """
 
 
 class ModeSetup:
     """Sets up all parts of a GPU, and remembers which setups failed since the agent started.
 
-    failed: by UUID, why a GPU could not be set up or torn down.
+    failed: by UUID, why a GPU could not be set up or torn down. ready: UUIDs of the GPUs that this process has set up.
     """
 
     def __init__(self, *parts: SetUpPart, clock: Callable[[], float] = time.monotonic) -> None:
-        self._parts = parts
-        self._clock = clock
+        self._parts, self._clock = parts, clock
         self._last_failures: dict[str, tuple[Assignment, float]] = {}  # by UUID, with the time
-        self._ready: set[str] = set()
-        self._failed: dict[str, str] = {}
-
-    @property
-    def failed(self) -> Mapping[str, str]:
-        return self._failed
-
-    def is_ready(self, uuid: str) -> bool:
-        """Whether this process has set the GPU up."""
-        return uuid in self._ready
+        self.ready: set[str] = set()
+        self.failed: dict[str, str] = {}
 
     def in_backoff(self, uuid: str, assignment: Assignment) -> bool:
         """Whether this setup failed less than `BACKOFF_SECONDS` ago.
@@ -82,32 +73,30 @@ class ModeSetup:
 
     def forget(self, uuid: str) -> None:
         """Treat the GPU as not set up, as it may have been reset."""
-        self._ready.discard(uuid)
+        self.ready.discard(uuid)
         self._last_failures.pop(uuid, None)
 
     def forget_failures_except(self, closed: Collection[str]) -> None:
         """Forget the failures of GPUs that are set up and open again."""
-        self._failed = {uuid: why for uuid, why in self._failed.items() if uuid in closed or uuid not in self._ready}
+        self.failed = {uuid: why for uuid, why in self.failed.items() if uuid in closed or uuid not in self.ready}
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> bool:
         """Set a GPU up; return whether that succeeded."""
-        try:
-            await self._set_up(gpu, assignment)
-        except SetUpError as error:
-            if self._failed.get(gpu.uuid) != str(error):
-                logger.warning("Could not set up a GPU", extra={"gpu": gpu.uuid, "err": str(error)})
-            self._fail(gpu, assignment, error)
-            return False
-        return True
+        problem = await self.repair(gpu, assignment)
+        if problem and self.failed.get(gpu.uuid) != problem:
+            logger.warning("Could not set up a GPU", extra={"gpu": gpu.uuid, "err": problem})
+        if problem:
+            self._fail(gpu, assignment, problem)
+        return not problem
 
     async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> bool:
         """Undo a GPU's previous mode before it gets `assignment`; return whether that succeeded."""
-        self._ready.discard(gpu.uuid)
+        self.ready.discard(gpu.uuid)
         try:
             for part in reversed(self._parts):
                 await part.tear_down(gpu, was, assignment)
         except SetUpError as error:
-            self._fail(gpu, assignment, error)
+            self._fail(gpu, assignment, str(error))
             extra = {"gpu": gpu.uuid, "was": str(was), "is": str(assignment), "err": str(error)}
             logger.warning("Could not take a GPU out of its mode", extra=extra)
             return False
@@ -116,19 +105,16 @@ class ModeSetup:
     async def repair(self, gpu: HardwareGpu, assignment: Assignment) -> str:
         """Set a GPU up again for its current mode, even while it is in use; return why that failed, or ""."""
         try:
-            await self._set_up(gpu, assignment)
+            for part in self._parts:
+                await part.set_up(gpu, assignment)
         except SetUpError as error:
             return str(error)
+        self.failed.pop(gpu.uuid, None)
+        self.ready.add(gpu.uuid)
         return ""
 
-    async def _set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
-        for part in self._parts:
-            await part.set_up(gpu, assignment)
-        self._failed.pop(gpu.uuid, None)
-        self._ready.add(gpu.uuid)
-
-    def _fail(self, gpu: HardwareGpu, assignment: Assignment, error: SetUpError) -> None:
-        self._failed[gpu.uuid] = str(error)
+    def _fail(self, gpu: HardwareGpu, assignment: Assignment, problem: str) -> None:
+        self.failed[gpu.uuid] = problem
         self._last_failures[gpu.uuid] = assignment, self._clock()
 
 
@@ -139,10 +125,7 @@ class DriftRepair:
     """
 
     def __init__(self, events: NodeEvents, observed: Observation, gpu_users: GpuUsers, mode_setup: ModeSetup) -> None:
-        self._events = events
-        self._observed = observed
-        self._gpu_users = gpu_users
-        self._mode_setup = mode_setup
+        self._events, self._observed, self._gpu_users, self._mode_setup = events, observed, gpu_users, mode_setup
         self.quarantined: dict[str, str] = {}
 
     def drifted(self, in_force: Mapping[str, Assignment | None]) -> dict[str, str]:
@@ -198,7 +181,7 @@ _TIME_SLICES: Final = {"default": "0", "short": "1", "medium": "2", "long": "3"}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ComputeModePart:
+class ComputeModePart(SetUpPart):
     """The compute mode: DEFAULT in every mode except MPS, whose daemon sets EXCLUSIVE_PROCESS itself.
 
     Undoes EXCLUSIVE_PROCESS, whether an MPS daemon that could not be stopped or another program left it.
@@ -228,12 +211,9 @@ class ComputeModePart:
         if present is not gpu.compute_mode or present is not ComputeMode.DEFAULT:
             await self.changed()
 
-    async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
-        """Do nothing: the next setup sets the compute mode."""
-
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MigPart:
+class MigPart(SetUpPart):
     """MIG mode and MIG devices. cut: called after they have changed; held: returns the UUIDs that pods have.
 
     A GPU changes its MIG devices only while it is unused. But at the agent's start the recorded devices are checked
@@ -257,11 +237,8 @@ class MigPart:
         if result.state is not partitioner.MigState.AS_WANTED:
             raise SetUpError(result.reason)
 
-    async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:
-        """Do nothing: the next setup creates or removes MIG devices."""
 
-
-class TimeSlicePart:
+class TimeSlicePart(SetUpPart):
     """The length of a GPU's time slices. The driver forgets it when it is reloaded."""
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
@@ -280,7 +257,7 @@ class TimeSlicePart:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class MpsPart:
+class MpsPart(SetUpPart):
     """The MPS daemon of a GPU in mode mps. gpu_of: returns the GPU with a UUID, or None if it is gone."""
 
     daemons: Daemons
@@ -297,9 +274,12 @@ class MpsPart:
         mig_was_disabled = assignment.partition is not None and not assignment.partition.enabled
         if gpu.mig_enabled and not mig_was_disabled:
             raise SetUpError(f"{gpu.uuid} is in MIG mode: sharing by MPS is for whole GPUs, write mig-enabled: false")
+        # If a container may have several replicas, so may each of its processes.
+        at_once = 1 if assignment.alone else assignment.replicas
+        shared = steps.MpsGpu(gpu.uuid, gpu.index, known.memory_bytes, assignment.replicas, at_once)
         try:
             steps.check_replicas(assignment.replicas, known.compute_capability)
-            await self.daemons.start(mps_spec(gpu, assignment, memory_bytes=known.memory_bytes))
+            await self.daemons.start(steps.Spec(gpu.uuid, (shared,)))
         except (steps.LimitError, ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {gpu.uuid} does not run: {error}") from error
 
@@ -315,13 +295,6 @@ class MpsPart:
             raise SetUpError(f"the MPS daemon of {gpu.uuid} cannot be stopped: {error}") from error
 
 
-def mps_spec(gpu: HardwareGpu, assignment: Assignment, *, memory_bytes: int) -> steps.Spec:
-    """Describe the daemon of a shared GPU. If a container may have several replicas, so may each of its processes."""
-    at_once = 1 if assignment.alone else assignment.replicas
-    shared = steps.MpsGpu(gpu.uuid, gpu.index, memory_bytes, assignment.replicas, at_once)
-    return steps.Spec(gpu.uuid, (shared,))
-
-
 async def run_command(*command: str) -> None:
     """Run one of the driver's command-line tools. Raises SetUpError with its output."""
     try:
@@ -329,9 +302,8 @@ async def run_command(*command: str) -> None:
             *command, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
     except OSError as error:
-        raise SetUpError(
-            f"{command[0]} cannot be run ({error.strerror}): it comes with the driver's utilities"
-        ) from error
+        why = f"{command[0]} cannot be run ({error.strerror}): it comes with the driver's utilities"
+        raise SetUpError(why) from error
     try:
         async with asyncio.timeout(COMMAND_SECONDS):
             output, _ = await process.communicate()

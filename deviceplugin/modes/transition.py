@@ -97,9 +97,8 @@ def gpus_with_modes(
         now, later = in_force.get(gpu.uuid), wanted.get(gpu.uuid)
         shown = now or later
         pending = later.mode if later is not None and (gpu.uuid in closed or now is None) else None
-        mode = shown.mode if shown is not None else Mode.EXCLUSIVE
-        gpu_profiles = profiles.get(gpu.uuid, ())
-        gpus.append(dataclasses.replace(gpu, mode=mode, pending_mode=pending, mig_profiles=gpu_profiles))
+        mode, made = shown.mode if shown is not None else Mode.EXCLUSIVE, profiles.get(gpu.uuid, ())
+        gpus.append(dataclasses.replace(gpu, mode=mode, pending_mode=pending, mig_profiles=made))
     return tuple(gpus)
 
 

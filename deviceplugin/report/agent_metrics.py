@@ -1,13 +1,13 @@
 """The agent's Prometheus metrics, collected at each scrape.
 
-Every series belongs to a GPU, a share or a container that exists now, and disappears with it. The label `gpu` is a
-UUID.
+Every series belongs to a GPU, a share or a container, and disappears with it. The label `gpu` is a UUID.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Final
 
 from prometheus_client import Metric
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -24,13 +24,21 @@ from deviceplugin.state.node_state import Unreadable
 from gpushare import contract, ledger
 from gpushare.gpunode import Gpu, GpuNode
 
+_OF_GPUS: Final = {
+    "gpushare_gpu_memory_bytes": "Memory of a GPU.",
+    "gpushare_gpu_healthy": "1 if a GPU is healthy.",
+    "gpushare_gpu_cordoned": "1 if an administrator cordoned a GPU.",
+    "gpushare_gpu_allocated_memory_bytes": "Memory that shares were given.",
+    "gpushare_gpu_allocated_compute_ratio": "Compute that shares are guaranteed; 1 is the whole GPU.",
+}
+
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class MetricsSnapshot:
     """The values of one scrape.
 
     gpus: the GPUs with their modes; unread: GPUs that could not be read; node: the GPUNode; uses, leases: the usage of
-    shares; by_driver: as in `share_metrics.compute`; holders: the containers with devices; connections, turned_away:
+    shares; by_driver: as in `share_metrics.usage`; holders: the containers with devices; connections, turned_away:
     the arbiter's; versions: its connections by protocol version.
     """
 
@@ -62,10 +70,8 @@ class AgentCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         now, name = self._snapshot(), self.node_name
         yield from self._gpus(now)
-        yield from share_metrics.memory(now.uses, node_name=name)
-        yield from share_metrics.compute(now.leases, now.uses, now.by_driver, node_name=name)
-        yield from share_metrics.shrinking(now.node, node_name=name)
-        yield from share_metrics.grants(now.node, node_name=name)
+        yield from share_metrics.usage(now.uses, now.leases, now.by_driver, node_name=name)
+        yield from share_metrics.granted(now.node, node_name=name)
         yield share_metrics.allocation(now.node, now.holders, node_name=name)
         yield self._containers(now.holders)
         yield self._conditions(now.node)
@@ -74,23 +80,22 @@ class AgentCollector(Collector):
         yield GaugeMetricFamily(
             "gpushare_arbiter_connections", "Processes connected to the arbiter.", value=now.connections
         )
-        yield _protocol(now.versions)
+        spoken = GaugeMetricFamily(
+            "gpushare_arbiter_protocol_connections",
+            "Processes connected to the arbiter, by the protocol version of their library.",
+            labels=["version"],
+        )
+        for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
+            spoken.add_metric([str(version)], now.versions.get(version, 0))
+        yield spoken
         yield CounterMetricFamily(
             "gpushare_arbiter_turned_away", "Connections that the arbiter rejected at once.", value=now.turned_away
         )
 
     def _gpus(self, now: MetricsSnapshot) -> Iterator[Metric]:
         labels = ["node", "gpu", "index", "model"]
-        memory = GaugeMetricFamily("gpushare_gpu_memory_bytes", "Memory of a GPU.", labels=labels)
-        cordoned = GaugeMetricFamily("gpushare_gpu_cordoned", "1 if an administrator cordoned a GPU.", labels=labels)
-        healthy = GaugeMetricFamily("gpushare_gpu_healthy", "1 if a GPU is healthy.", labels=labels)
-        allocated = GaugeMetricFamily(
-            "gpushare_gpu_allocated_memory_bytes", "Memory that shares were given.", labels=labels
-        )
-        compute = GaugeMetricFamily(
-            "gpushare_gpu_allocated_compute_ratio",
-            "Compute that shares are guaranteed; 1 is the whole GPU.",
-            labels=labels,
+        memory, healthy, cordoned, allocated, compute = families = tuple(
+            GaugeMetricFamily(name, text, labels=labels) for name, text in _OF_GPUS.items()
         )
         modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
         node = now.node
@@ -106,41 +111,27 @@ class AgentCollector(Collector):
             allocated.add_metric(values, held.memory_bytes)
             compute.add_metric(values, held.request_percent / 100)
         for unreadable in now.unread:  # its UUID and its model are not known
-            healthy.add_metric(
-                [self.node_name, unreadable.bus_id, "" if unreadable.index is None else str(unreadable.index), ""], 0.0
-            )
-        yield from (memory, healthy, cordoned, allocated, compute, modes)
+            index = "" if unreadable.index is None else str(unreadable.index)
+            healthy.add_metric([self.node_name, unreadable.bus_id, index, ""], 0.0)
+        yield from (*families, modes)
 
     def _conditions(self, node: GpuNode | None) -> Metric:
-        labels = ["node", "condition", "status", "reason"]
         family = GaugeMetricFamily(
             "gpushare_node_condition",
             "1 for the current status and reason of each condition of the GPUNode.",
-            labels=labels,
+            labels=["node", "condition", "status", "reason"],
         )
         for condition in node.conditions if node is not None else ():
             family.add_metric([self.node_name, condition.type, condition.status, condition.reason], 1.0)
         return family
 
     def _containers(self, holders: Iterable[DeviceHolder]) -> Metric:
-        labels = ["node", "namespace", "pod", "container", "resource", "gpu"]
         held = GaugeMetricFamily(
-            "gpushare_container_devices", "Devices of a GPU that the kubelet gave to a container.", labels=labels
+            "gpushare_container_devices",
+            "Devices of a GPU that the kubelet gave to a container.",
+            labels=["node", "namespace", "pod", "container", "resource", "gpu"],
         )
         for holder in holders:
-            held.add_metric(
-                [self.node_name, holder.namespace, holder.pod, holder.container, holder.resource, holder.gpu],
-                holder.devices,
-            )
+            labels = [self.node_name, holder.namespace, holder.pod, holder.container, holder.resource, holder.gpu]
+            held.add_metric(labels, holder.devices)
         return held
-
-
-def _protocol(versions: Mapping[int, int]) -> Metric:
-    spoken = GaugeMetricFamily(
-        "gpushare_arbiter_protocol_connections",
-        "Processes connected to the arbiter, by the protocol version of their library.",
-        labels=["version"],
-    )
-    for version in range(contract.WIRE_OLDEST, contract.WIRE_VERSION + 1):
-        spoken.add_metric([str(version)], versions.get(version, 0))
-    return spoken

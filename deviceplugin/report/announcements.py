@@ -37,7 +37,6 @@ class HealthAnnouncer:
     gpu_of: Callable[[], Mapping[str, str]]
 
     async def run(self) -> None:
-        """Announce changes of health until cancelled."""
         changed = asyncio.Event()
         self.gpus.wake(changed)
         self.unread.wake(changed)
@@ -50,10 +49,11 @@ class HealthAnnouncer:
             before, unread_before = gpus, unread
             if news:
                 await self.kubelet.refresh()
-                announce(news, self.node_events, pods=self._affected)
-
-    def _affected(self, gpu: str) -> tuple[tuple[str, str], ...]:
-        return affected(gpu, self.node(), self.kubelet.held, self.gpu_of())
+                announce(
+                    news,
+                    self.node_events,
+                    pods=lambda gpu: affected(gpu, self.node(), self.kubelet.held, self.gpu_of()),
+                )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,26 +118,20 @@ def announce(news: Iterable[Note], events: NodeEvents, *, pods: Callable[[str], 
 
 
 class RefusedLibraries:
-    """Sends one Event per pod whose library speaks no protocol version that the arbiter supports; the Event gives the
-    remedy.
+    """Sends one Event per pod whose library speaks no protocol version that the arbiter supports, with the remedy.
 
     The library says so on stderr, where it is easily missed, and keeps retrying. Meanwhile the program computes in
     fixed time slots, as without an arbiter, and processes that start in the container are rejected.
-
-    pods: returns the pods of the node; warn: as `NodeEvents.warn`.
     """
 
     def __init__(
         self, pods: Callable[[], Iterable[PodJson]], warn: Callable[[str, str, tuple[str, str] | None], None]
     ) -> None:
-        self._pods = pods
-        self._warn = warn
+        self._pods, self._warn = pods, warn
         self._announced: frozenset[str] = frozenset()  # pod UIDs
 
     def refused(self, container: Container, sentence: str) -> None:
-        """Send the Event about the container's pod, once. If the pod is not known yet, a later retry of the library
-        sends it.
-        """
+        """Send the Event about the container's pod, once; if the pod is not known yet, when the library retries."""
         known = {pod.uid(manifest): pod.namespaced_name(manifest) for manifest in self._pods()}
         uid = container.pod_uid
         if uid in known and uid not in self._announced:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import enum
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
@@ -17,10 +16,8 @@ from typing import Final
 PREFIX: Final = "nvidia.com/"
 Labels = dict[str, str]
 _DROPPED: Final = re.compile(r"[^A-Za-z0-9\-_. ]")
-_MAX_CHARACTERS: Final = 63  # the maximum length of a label's value
-_PCI_VGA: Final = 0x030000
-_PCI_3D: Final = 0x030200
-_MODES: Final = {_PCI_VGA: "graphics", _PCI_3D: "compute"}
+_MIG_STRATEGIES: Final = ("none", "single", "mixed")
+_MODES: Final = {0x030000: "graphics", 0x030200: "compute"}  # by PCI class: VGA, 3D
 # By the first compute capability of each family. A GPU's family is the last line with its major version that does not
 # exceed its capability.
 _FAMILIES: Final = (
@@ -38,7 +35,6 @@ _FAMILIES: Final = (
     ((12, 0), "blackwell"),
     ((13, 0), "rubin"),
 )
-UNDEFINED: Final = "undefined"
 UNKNOWN: Final = "unknown"
 
 
@@ -53,13 +49,13 @@ def sanitised(text: str) -> str:
 
 def fitting(value: str) -> str:
     """Return the value as the API server accepts it: at most 63 characters, with a letter or digit at both ends."""
-    return value[:_MAX_CHARACTERS].strip("-_.")
+    return value[:63].strip("-_.")
 
 
 def family(capability: tuple[int, int]) -> str:
     """Return the architecture of a compute capability; `undefined` if NVIDIA has not named it."""
     known = [name for since, name in _FAMILIES if since[0] == capability[0] and since <= capability]
-    return known[-1] if known else UNDEFINED
+    return known[-1] if known else "undefined"
 
 
 def mode(pci_classes: Sequence[int]) -> Labels:
@@ -99,21 +95,11 @@ def versions(driver: str, cuda: tuple[int, int]) -> Labels:
 GPU: Final = "nvidia.com/gpu"
 _ENGINES: Final = ("copy", "decoder", "encoder", "jpeg", "ofa")
 TIMESTAMP: Final = f"{PREFIX}gfd.timestamp"
-MACHINE: Final = f"{PREFIX}gpu.machine"
-CLIQUE: Final = f"{PREFIX}gpu.clique"
 VGPU: Final = f"{PREFIX}vgpu.present"
 
 
 class StrategyError(ValueError):
     """The MIG strategy does not exist or conflicts with other settings; the message says which values are valid."""
-
-
-class MigStrategy(enum.StrEnum):
-    """How MIG devices become resources."""
-
-    NONE = "none"
-    SINGLE = "single"
-    MIXED = "mixed"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -134,10 +120,7 @@ class LabelledSharing:
 
     def replication(self, resource: str) -> Replication:
         """Return the replication of `resource`; one replica if it is not shared."""
-        return next(
-            (replication for replication in self.replications if replication.resource == resource),
-            Replication(resource, 1),
-        )
+        return next((item for item in self.replications if item.resource == resource), Replication(resource, 1))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -165,14 +148,15 @@ class LabelledGpu:
 
 def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: LabelledSharing) -> Labels:
     """Return the labels of the node's GPU resources under a MIG strategy. Raises StrategyError."""
-    known = _strategy(strategy)
+    if strategy not in _MIG_STRATEGIES:
+        raise StrategyError(f"migStrategy is {strategy!r}: must be one of {', '.join(_MIG_STRATEGIES)}")
     if not gpus:
         return {}
     labels = _full(gpus, sharing)
-    if known is MigStrategy.NONE:
+    if strategy == "none":
         return labels
-    by_strategy = _single if known is MigStrategy.SINGLE else _mixed
-    return labels | {f"{PREFIX}mig.strategy": known.value} | by_strategy(gpus, sharing)
+    by_strategy = _single if strategy == "single" else _mixed
+    return labels | {f"{PREFIX}mig.strategy": strategy} | by_strategy(gpus, sharing)
 
 
 def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | None) -> Labels:
@@ -231,13 +215,6 @@ def _in_label(profile: str) -> str:
     return profile.replace("+", ".")
 
 
-def _strategy(text: str) -> MigStrategy:
-    try:
-        return MigStrategy(text)
-    except ValueError as error:
-        raise StrategyError(f"migStrategy is {text!r}: must be one of {', '.join(MigStrategy)}") from error
-
-
 def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
     counts = collections.Counter(gpu.model for gpu in gpus)
     model = counts.most_common(1)[0][0]
@@ -258,7 +235,13 @@ def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
         and len({device.profile for device in devices}) == 1
     )
     if not is_uniform:
-        return _invalid(enabled[0].model)
+        return {
+            f"{GPU}.count": "0",
+            f"{GPU}.replicas": "0",
+            f"{GPU}.sharing-strategy": "",
+            f"{GPU}.memory": "0",
+            f"{GPU}.product": fitting(f"{sanitised(enabled[0].model)}-MIG-INVALID"),
+        }
     return mig_device_labels(GPU, enabled[0].model, devices[0], len(devices), sharing)
 
 
@@ -329,19 +312,16 @@ def all_labels(
     time = {} if started is None else {TIMESTAMP: str(started)}
     if facts is None or not facts.gpus:
         return time
+    cliques = facts.cliques
     return {
         **time,
-        MACHINE: fitting(sanitised(facts.machine)) or UNKNOWN,
+        f"{PREFIX}gpu.machine": fitting(sanitised(facts.machine)) or UNKNOWN,
         **versions(facts.driver_version, facts.cuda_version),
         **mig_capable(facts.mig_capable),
         **mps_capable(sharing),
         **resource_labels(facts.gpus, strategy, sharing),
         **mode(facts.pci_classes),
-        **_clique(facts.cliques),
+        # The fabric that all GPUs are in; no label if there is none or more than one.
+        **({f"{PREFIX}gpu.clique": cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}),
         VGPU: str(any(facts.virtual)).lower(),
     }
-
-
-def _clique(cliques: Sequence[str]) -> Labels:
-    """Return the label of the fabric that all GPUs are in; empty if there is none or more than one."""
-    return {CLIQUE: cliques[0]} if cliques and cliques[0] and len(set(cliques)) == 1 else {}

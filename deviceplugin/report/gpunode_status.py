@@ -43,18 +43,11 @@ class GpuNodeStatus:
         injected: Callable[[], tuple[Condition, ...]] = tuple,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._api = api
-        self._gpunode = gpunode
-        self._name = gpunode.name
-        self._state = state
-        self._wake = wake
-        self._resizes = resizes
-        self._audited = audited
-        self._injected = injected
-        self._wall_clock = wall_clock
-        self._stopping = False
+        self._api, self._gpunode, self._name = api, gpunode, gpunode.name
+        self._state, self._wake, self._wall_clock = state, wake, wall_clock
+        self._resizes, self._audited, self._injected = resizes, audited, injected
+        self._stopping = self._informed = False
         self._writing = asyncio.Lock()
-        self._informed = False
         self._accepted: tuple[Any, Any] | None = None  # the last status sent, and as the API server stored it
         self.written = False
 
@@ -62,11 +55,12 @@ class GpuNodeStatus:
         """Write whenever something changed, once `informed` is set, until cancelled."""
         await informed.wait()
         self._informed = True
-        self._state.gpus.wake(self._wake)
-        self._state.unread.wake(self._wake)
-        self._state.config_status.wake(self._wake)
-        self._state.registered.wake(self._wake)
-        self._state.hung_up.wake(self._wake)
+        state = self._state
+        state.gpus.wake(self._wake)
+        state.unread.wake(self._wake)
+        state.config_status.wake(self._wake)
+        state.registered.wake(self._wake)
+        state.hung_up.wake(self._wake)
         await retrying.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
@@ -91,7 +85,6 @@ class GpuNodeStatus:
         return await self.settled()
 
     async def step(self) -> None:
-        """Create the GPUNode if there is none, and write its status if it differs."""
         async with self._writing:
             await self._step()
 
@@ -106,24 +99,23 @@ class GpuNodeStatus:
                 break
         for problem in node.problems:
             logger.warning("The GPUNode is invalid in part", extra={"err": problem})
-        now = codec.format_time(self._wall_clock())
         config_status = self._state.config_status.value
         # Until the first complete audit, keep the condition that the previous agent wrote.
         kept = (condition for condition in node.conditions if condition.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*config_status.conditions, *self._injected(), *(self._audited() or kept))
-        wanted = codec.to_status(
-            status(
-                node,
-                self._state.gpus.gpus,
-                config=config_status.config,
-                now=now,
-                unread=self._state.unread.value,
-                hung_up=self._state.hung_up.value,
-                stopped=STOPPED if self._is_stopped(node) else "",
-                more=more,
-                resizes=resizes,
-            )
+        gpus = self._state.gpus.gpus
+        said = conditions(
+            gpus,
+            previous=node.conditions,
+            now=codec.format_time(self._wall_clock()),
+            unread=self._state.unread.value,
+            hung_up=self._state.hung_up.value,
+            stopped=STOPPED if self._is_stopped(node) else "",
+            more=more,
         )
+        config = config_status.config
+        node = dataclasses.replace(node, gpus=gpus, config=config, conditions=said, resizes=resizes)
+        wanted = codec.to_status(node)
         current = document.get("status")
         if current == wanted or self._accepted == (wanted, current):
             self.written = True
@@ -156,16 +148,9 @@ class GpuNodeStatus:
 
     async def _create(self) -> dict[str, Any]:
         owner = await self._api.get(f"/api/v1/nodes/{self._name}")
-        body = {
-            "apiVersion": contract.API_VERSION,
-            "kind": contract.GPUNODE_KIND,
-            "metadata": {
-                "name": self._name,
-                "ownerReferences": [
-                    {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": owner["metadata"]["uid"]}
-                ],
-            },
-        }
+        reference = {"apiVersion": "v1", "kind": "Node", "name": self._name, "uid": owner["metadata"]["uid"]}
+        metadata = {"name": self._name, "ownerReferences": [reference]}
+        body = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": metadata}
         try:
             made = await self._api.create(contract.GPUNODE_PATH, body)
         except api_errors.AlreadyExists:
@@ -194,10 +179,8 @@ def conditions(
     healthy.
     """
     unhealthy = [gpu for gpu in gpus if not gpu.healthy]
-    healthy_count, count = (
-        len(gpus) - len(unhealthy),
-        len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread),
-    )
+    healthy_count = len(gpus) - len(unhealthy)
+    count = len(gpus) + sum(gpu.index is not None or gpu.bus_id != "" for gpu in unread)
     summary = f"{healthy_count} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
     reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in unhealthy]
     message = "; ".join((summary, *reasons, *map(str, unread)))
@@ -205,10 +188,10 @@ def conditions(
     reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if healthy_count else "AllGpusUnhealthy"
     reason = reason if gpus or unread else "NoGpus"
     ready = Condition(contract.CONDITION_READY, "True" if healthy_count else "False", reason, message)
-    if hung_up:
-        ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
     if stopped:
         ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
+    elif hung_up:
+        ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
     wanted = (ready, *more)
     since = {(condition.type, condition.status): condition.last_transition for condition in previous}
     return tuple(
@@ -223,22 +206,3 @@ def conditions(
 
 def _truncate(message: str) -> str:
     return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"
-
-
-def status(
-    node: GpuNode,
-    gpus: Sequence[Gpu],
-    *,
-    config: str,
-    now: str,
-    unread: Sequence[Unreadable] = (),
-    hung_up: str = "",
-    stopped: str = "",
-    more: Sequence[Condition] = (),
-    resizes: tuple[Resize, ...] = (),
-) -> GpuNode:
-    """Return the GPUNode with this status."""
-    said = conditions(
-        gpus, previous=node.conditions, now=now, unread=unread, hung_up=hung_up, stopped=stopped, more=more
-    )
-    return dataclasses.replace(node, gpus=tuple(gpus), config=config, conditions=said, resizes=resizes)

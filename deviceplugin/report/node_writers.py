@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping
@@ -112,31 +113,31 @@ def _text(path: Path) -> str:
         return ""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class WantedLabels:
     """The labels that the Node should have now; if configured, with the time at which this object was created."""
 
-    def __init__(self, driver: Driver, observed: Observation, in_force: Observable[ModesInForce]) -> None:
-        self._driver = driver
-        self._observed = observed
-        self._in_force = in_force
-        self._started = int(time.time())
+    driver: Driver
+    observed: Observation
+    in_force: Observable[ModesInForce]
+    started: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
     async def now(self) -> gpu_labels.Labels | None:
         """Return the labels; None while they cannot be determined."""
-        modes = self._in_force.value
+        modes = self.in_force.value
         try:
-            facts = await self._driver.ask(
+            facts = await self.driver.ask(
                 read_facts,
-                self._driver.nvml,
-                self._observed.seen.gpus,
-                self._observed.gpus,
+                self.driver.nvml,
+                self.observed.seen.gpus,
+                self.observed.gpus,
                 machine_type_file=modes.settings.machine_type_file,
             )
             return gpu_labels.all_labels(
                 facts,
                 strategy=modes.settings.mig_strategy,
                 sharing=sharing_in_force(modes.assignments),
-                started=self._started if modes.settings.timestamp_label else None,
+                started=self.started if modes.settings.timestamp_label else None,
             )
         except (nvml_call.NvmlError, gpu_labels.StrategyError, gpu_labels.DriverVersionError):
             return None
@@ -156,101 +157,75 @@ def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
     return {"metadata": {"labels": changed, "annotations": {contract.OWN_LABELS: note or None}}}
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class LabelWriter:
     """Writes the labels whenever `wake` is set or other modes are in force, if they differ.
 
     metadata: the Node's as last seen; None while unknown. wanted: the labels that it should have; None while unknown.
     """
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        *,
-        node_name: str,
-        wake: asyncio.Event,
-        in_force: Observable[ModesInForce],
-        metadata: Callable[[], Mapping[str, Any] | None],
-        wanted: Callable[[], Awaitable[Labels | None]],
-    ) -> None:
-        self._api = api
-        self._path = f"/api/v1/nodes/{node_name}"
-        self._metadata = metadata
-        self._wanted = wanted
-        self._wake = wake
-        self._in_force = in_force
+    api: api_client.ApiClient
+    _: dataclasses.KW_ONLY
+    node_name: str
+    wake: asyncio.Event
+    in_force: Observable[ModesInForce]
+    metadata: Callable[[], Mapping[str, Any] | None]
+    wanted: Callable[[], Awaitable[Labels | None]]
 
     async def run(self) -> None:
-        """Write until cancelled."""
-        self._in_force.wake(self._wake)
-        await retrying.run_on_wakeup(self._wake, self.step, trouble="Could not label the node", logger=logger)
+        self.in_force.wake(self.wake)
+        await retrying.run_on_wakeup(self.wake, self.step, trouble="Could not label the node", logger=logger)
 
     async def step(self) -> None:
-        """Write the labels that differ. Raises ClusterError."""
-        wanted, metadata = await self._wanted(), self._metadata()
+        wanted, metadata = await self.wanted(), self.metadata()
         if wanted is None or metadata is None:
             return
         body = patch(metadata, wanted)
         if body is None:
             return
-        await self._api.patch(self._path, body)
+        await self.api.patch(f"/api/v1/nodes/{self.node_name}", body)
         logger.info("Labelled the node", extra={"labels": body["metadata"]["labels"]})
 
 
 AGAIN_SECONDS: Final = 5.0  # after a write that failed
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class NodeCapacity:
     """The writer. allocatable: the wanted amounts; written: returns the Node's present capacity, None if unknown."""
 
-    def __init__(
-        self,
-        api: api_client.ApiClient,
-        *,
-        node_name: str,
-        allocatable: Observable[Allocatable],
-        written: Callable[[], str | None],
-    ) -> None:
-        self._api = api
-        self._path = f"/api/v1/nodes/{node_name}"
-        self._allocatable = allocatable
-        self._written = written
-        self._wake = asyncio.Event()
+    api: api_client.ApiClient
+    _: dataclasses.KW_ONLY
+    node_name: str
+    allocatable: Observable[Allocatable]
+    written: Callable[[], str | None]
+    wake: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
     def check(self) -> None:
         """Compare again, as the Node may have changed."""
-        self._wake.set()
+        self.wake.set()
 
     async def run(self) -> None:
-        """Compare and write until cancelled."""
-        self._allocatable.wake(self._wake)
+        self.allocatable.wake(self.wake)
         while True:
-            self._wake.clear()
+            self.wake.clear()
             pause_seconds = None
             try:
                 await self.step()
             except api_errors.ClusterError as error:
                 logger.warning("Could not write the node's capacity", extra={"err": str(error)})
                 pause_seconds = AGAIN_SECONDS
-            await self._pause(pause_seconds)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_seconds):
+                    await self.wake.wait()
 
     async def step(self) -> None:
-        """Write the capacity if it differs. Raises ClusterError."""
-        present, wanted = self._written(), self._allocatable.value.get(contract.RESOURCE_MEMORY)
-        if present is None or wanted is None or _bytes(present) == wanted:
+        present, wanted = self.written(), self.allocatable.value.get(contract.RESOURCE_MEMORY)
+        if present is None or wanted is None:
             return
+        with contextlib.suppress(errors.QuantityError):  # such as the empty text of a Node without capacity
+            if quantity.parse_bytes(present) == wanted:
+                return
         body = {"status": {"capacity": {contract.RESOURCE_MEMORY: str(wanted)}}}
-        await self._api.patch(f"{self._path}/status", body)
+        await self.api.patch(f"/api/v1/nodes/{self.node_name}/status", body)
         logger.info("Wrote the node's capacity", extra={"resource": contract.RESOURCE_MEMORY, "bytes": wanted})
-
-    async def _pause(self, seconds: float | None) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-
-
-def _bytes(text: str) -> int | None:
-    """Parse a quantity; return None for any other text, such as the empty one of a Node without capacity."""
-    try:
-        return quantity.parse_bytes(text)
-    except errors.QuantityError:
-        return None

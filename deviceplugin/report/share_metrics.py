@@ -22,14 +22,53 @@ from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import ModesInForce, Observable, Offer
 from gpushare import gpu_capacity
+from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpu_capacity import ShareOnGpu
 from gpushare.gpunode import GpuNode
 from gpushare.mig import profile
 from gpushare.modes import device_resources
 from gpushare.modes.hardware_gpu import HardwareGpu
 
-POLL_SECONDS: Final = 15.0  # between two polls
+POLL_SECONDS: Final = 15.0
 _GIB: Final = 1 << 30
+LABELS: Final = ("node", "namespace", "pod", "containers", "gpu")
+# Name and help of gauges, and of the counter of each field of `LeaseUsage`.
+_USED: Final = {
+    "gpushare_share_used_memory_bytes": "Memory that a share's processes have charged.",
+    "gpushare_share_overhead_memory_bytes": (
+        "Memory that a share's processes use beyond what they have charged: contexts, modules."
+    ),
+    "gpushare_share_limit_memory_bytes": "Memory limit of a share.",
+    "gpushare_share_used_compute_ratio": (
+        "Fraction of roughly the last ten seconds in which a share used its GPU; absent if it was not measured."
+    ),
+}
+_GRANTED: Final = {
+    "gpushare_share_allocated_compute_ratio": "Compute that a share is guaranteed, as a part of its GPU.",
+    "gpushare_share_allocated_memory_bytes": "Memory that a share was given.",
+    "gpushare_share_shrink_target_memory_bytes": (
+        "Memory that a share has to shrink to; absent if it does not have to shrink."
+    ),
+}
+_TURNS: Final = {
+    "seconds": (
+        "gpushare_share_lease_seconds",
+        "Time for which a share had its GPU, used or not, since its first process started.",
+    ),
+    "leases": ("gpushare_share_leases", "How often a share was given its GPU, since its first process started."),
+    "waited_seconds": (
+        "gpushare_share_waiting_seconds",
+        "Time for which a share waited to launch without having its GPU, since its first process started.",
+    ),
+    "throttled_seconds": (
+        "gpushare_share_throttled_seconds",
+        "The part of the waiting time in which a share was throttled by its own limit.",
+    ),
+    "evictions": (
+        "gpushare_share_evictions",
+        "How often a share did not return its GPU in time, so that other shares ran next to it.",
+    ),
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -63,7 +102,6 @@ class DeviceHolders:
     in_force: Observable[ModesInForce]
 
     async def run(self) -> None:
-        """Poll until cancelled."""
         while True:
             await self.kubelet.refresh()
             await asyncio.sleep(POLL_SECONDS)
@@ -105,94 +143,70 @@ def _part(name: str, gpu_bytes: int) -> float:
     return min(1.0, memory_bytes / gpu_bytes) if gpu_bytes else 1.0
 
 
-LABELS: Final = ("node", "namespace", "pod", "containers", "gpu")
-# By the field of `LeaseUsage`: name and help of the counter.
-_TURNS: Final = {
-    "seconds": (
-        "gpushare_share_lease_seconds",
-        "Time for which a share had its GPU, used or not, since its first process started.",
-    ),
-    "leases": ("gpushare_share_leases", "How often a share was given its GPU, since its first process started."),
-    "waited_seconds": (
-        "gpushare_share_waiting_seconds",
-        "Time for which a share waited to launch without having its GPU, since its first process started.",
-    ),
-    "throttled_seconds": (
-        "gpushare_share_throttled_seconds",
-        "The part of the waiting time in which a share was throttled by its own limit.",
-    ),
-    "evictions": (
-        "gpushare_share_evictions",
-        "How often a share did not return its GPU in time, so that other shares ran next to it.",
-    ),
-}
+def gauges(texts: Mapping[str, str]) -> Iterator[GaugeMetricFamily]:
+    return (GaugeMetricFamily(name, text, labels=LABELS) for name, text in texts.items())
 
 
-def memory(uses: Iterable[ShareUse], *, node_name: str) -> Iterator[Metric]:
-    """Yield the memory and process metrics of shares that have processes."""
-    used = GaugeMetricFamily(
-        "gpushare_share_used_memory_bytes", "Memory that a share's processes have charged.", labels=LABELS
-    )
-    overhead = GaugeMetricFamily(
-        "gpushare_share_overhead_memory_bytes",
-        "Memory that a share's processes use beyond what they have charged: contexts, modules.",
-        labels=LABELS,
-    )
-    limit = GaugeMetricFamily("gpushare_share_limit_memory_bytes", "Memory limit of a share.", labels=LABELS)
-    processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=LABELS[:-1])
-    for use in uses:
-        processes.add_metric(_labels(use.tenant, node_name), use.processes)
-        for grant, used_bytes, beyond in zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True):
-            values = [*_labels(use.tenant, node_name), grant.uuid]
-            used.add_metric(values, used_bytes)
-            overhead.add_metric(values, beyond)
-            limit.add_metric(values, grant.memory_bytes)
-    yield from (used, overhead, limit, processes)
-
-
-def compute(
-    held: Iterable[LeaseUsage], uses: Iterable[ShareUse], by_driver: Mapping[tuple[str, str], float], *, node_name: str
+def usage(
+    uses: Iterable[ShareUse],
+    leases: Iterable[LeaseUsage],
+    by_driver: Mapping[tuple[str, str], float],
+    *,
+    node_name: str,
 ) -> Iterator[Metric]:
-    """Yield the compute metrics: leases, waiting time and used time.
+    """Yield the metrics of shares that have processes: memory, leases, waiting time and used time.
 
     by_driver: by GPU UUID and share key, the used part of the GPU's time, for shares that the arbiter does not measure.
     """
-    counted = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
-    used = GaugeMetricFamily(
-        "gpushare_share_used_compute_ratio",
-        "Fraction of roughly the last ten seconds in which a share used its GPU; absent if it was not measured.",
-        labels=LABELS,
-    )
+    used, overhead, limit, compute = families = tuple(gauges(_USED))
+    turns = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
+    processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=LABELS[:-1])
     measured = dict(by_driver)
-    for lease in held:
-        values = [*_labels(lease.tenant, node_name), lease.gpu_uuid]
-        for field, metric in counted.items():
-            metric.add_metric(values, getattr(lease, field))
+    for lease in leases:
+        for field, counter in turns.items():
+            counter.add_metric([*_labels(lease.tenant, node_name), lease.gpu_uuid], getattr(lease, field))
         if lease.recent is not None:
             measured[lease.gpu_uuid, lease.tenant.key] = lease.recent
     for use in uses:
-        for grant in use.tenant.grants:
+        labels = _labels(use.tenant, node_name)
+        processes.add_metric(labels, use.processes)
+        rows = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
+        for grant, used_bytes, overhead_bytes in rows:
+            values = [*labels, grant.uuid]
+            used.add_metric(values, used_bytes)
+            overhead.add_metric(values, overhead_bytes)
+            limit.add_metric(values, grant.memory_bytes)
             if (ratio := measured.get((grant.uuid, use.tenant.key))) is not None:
-                used.add_metric([*_labels(use.tenant, node_name), grant.uuid], ratio)
-    yield from (*counted.values(), used)
+                compute.add_metric(values, ratio)
+    yield from (*families, processes, *turns.values())
 
 
-def shrinking(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
-    """Yield the targets of shares that have not shrunk yet."""
-    target = GaugeMetricFamily(
-        "gpushare_share_shrink_target_memory_bytes",
-        "Memory that a share has to shrink to; absent if it does not have to shrink.",
-        labels=LABELS,
-    )
-    targets: dict[tuple[str, ...], int] = {}
-    for entry in node.allocations if node is not None else ():
-        for share in entry.shares:
-            if share.shrink_to_bytes is not None:
-                pod_labels = node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers)
-                targets |= {(*pod_labels, uuid): share.shrink_to_bytes for uuid in share.gpu_uuids}
+def granted(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
+    """Yield the metrics of the ledger: what it gives each share on each GPU, and what shares have to shrink to."""
+    compute, memory, target = families = tuple(gauges(_GRANTED))
+    percent: collections.Counter[tuple[str, ...]] = collections.Counter()
+    size: collections.Counter[tuple[str, ...]] = collections.Counter()
+
+    def labels_of(entry: Allocation, share: GivenShare, uuid: str) -> tuple[str, ...]:
+        return node_name, entry.pod.namespace, entry.pod.name, ",".join(share.containers), uuid
+
+    for charge in _charges(node):
+        labels = labels_of(charge.entry, charge.share, charge.gpu_uuid)
+        percent[labels] += charge.share.request_percent
+        size[labels] += charge.share.memory_bytes
+    targets = {
+        labels_of(entry, share, uuid): share.shrink_to_bytes
+        for entry in (node.allocations if node is not None else ())
+        for share in entry.shares
+        for uuid in share.gpu_uuids
+        if share.shrink_to_bytes is not None
+    }
+    for labels, request_percent in percent.items():
+        compute.add_metric(labels, request_percent / 100)
+        memory.add_metric(labels, size[labels])
     for labels, shrink_to_bytes in targets.items():
         target.add_metric(labels, shrink_to_bytes)
-    yield target
+    yield from families
 
 
 def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_name: str) -> Metric:
@@ -214,33 +228,11 @@ def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_na
     return family
 
 
-def grants(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
-    """Yield the metrics of what the ledger gives each share on each GPU."""
-    compute = GaugeMetricFamily(
-        "gpushare_share_allocated_compute_ratio",
-        "Compute that a share is guaranteed, as a part of its GPU.",
-        labels=LABELS,
-    )
-    memory = GaugeMetricFamily("gpushare_share_allocated_memory_bytes", "Memory that a share was given.", labels=LABELS)
-    percent: collections.Counter[tuple[str, ...]] = collections.Counter()
-    size: collections.Counter[tuple[str, ...]] = collections.Counter()
-    for charge in _charges(node):
-        pod, share = charge.entry.pod, charge.share
-        labels = node_name, pod.namespace, pod.name, ",".join(share.containers), charge.gpu_uuid
-        percent[labels] += share.request_percent
-        size[labels] += share.memory_bytes
-    for key, request_percent in percent.items():
-        compute.add_metric(key, request_percent / 100)
-        memory.add_metric(key, size[key])
-    yield from (compute, memory)
-
-
 def _labels(tenant: Tenant, node_name: str) -> list[str]:
     return [node_name, tenant.namespace, tenant.pod, ",".join(tenant.containers)]
 
 
 def _charges(node: GpuNode | None) -> Iterator[ShareOnGpu]:
     """Yield the charges of pods, without reservations and backfill reservations: their pods may never appear."""
-    for charge in gpu_capacity.charges(node) if node is not None else ():
-        if charge.entry.pod.uid and not charge.entry.is_backfill_reservation:
-            yield charge
+    charges = gpu_capacity.charges(node) if node is not None else ()
+    return (charge for charge in charges if charge.entry.pod.uid and not charge.entry.is_backfill_reservation)

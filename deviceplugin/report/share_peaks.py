@@ -1,8 +1,7 @@
 """The peak usage of each share, and how long it was observed: shows whether a share is larger than it needs to be.
 
 Memory is sampled once a second, so shorter peaks can be missed. Compute is the mean over the last ten seconds or so, if
-it was measured. Only time in which the share had a process counts. The peaks are written to disk every minute and at
-the end, and are kept as long as the pod is on this node.
+it was measured. Only time in which the share had a process counts. Peaks are kept as long as the pod is on this node.
 """
 
 from __future__ import annotations
@@ -17,20 +16,28 @@ from pathlib import Path
 from typing import Final
 
 from prometheus_client import Metric
-from prometheus_client.core import GaugeMetricFamily
 
 from deviceplugin.arbiter.scheduling.leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.host import records
+from deviceplugin.report.share_metrics import gauges
 
 logger = logging.getLogger(__name__)
 
 NAME: Final = "peaks.json"
 SAMPLE_SECONDS: Final = 1.0
 WRITE_SECONDS: Final = 60.0
-# A longer time between two samples does not count as observed: the agent or the node was suspended.
-MAX_SECONDS: Final = 5.0
+MAX_SECONDS: Final = 5.0  # a longer time between two samples does not count: the agent or the node was suspended
+_FAMILIES: Final = {
+    "gpushare_share_peak_memory_bytes": (
+        "The most memory that a share's processes used, charged or not, since the first of them started."
+    ),
+    "gpushare_share_peak_compute_ratio": (
+        "The largest fraction of roughly ten seconds in which a share used its GPU; absent if never measured."
+    ),
+    "gpushare_share_observed_seconds": "For how long the peaks of a share have been observed.",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,20 +52,6 @@ class Peak:
     memory_bytes: int = 0
     compute_ratio: float | None = None
     observed_seconds: float = 0.0
-
-    def after(self, memory_bytes: int, seconds: float) -> Peak:
-        """Return the peak after `seconds` more, with this much memory in use."""
-        most = max(self.memory_bytes, memory_bytes)
-        return dataclasses.replace(self, memory_bytes=most, observed_seconds=self.observed_seconds + seconds)
-
-    def with_compute(self, ratio: float | None) -> Peak:
-        """Return the peak after a sample of recent compute."""
-        if ratio is None or (self.compute_ratio is not None and ratio <= self.compute_ratio):
-            return self
-        return dataclasses.replace(self, compute_ratio=ratio)
-
-
-_Key = tuple[str, str, str]  # the pod's UID, the containers, the GPU
 
 
 class Peaks:
@@ -76,21 +69,16 @@ class Peaks:
         pods: Callable[[], frozenset[str] | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path = directory / NAME
-        self._uses = uses
-        self._leases = leases
-        self._pods = pods
-        self._clock = clock
-        self._sampled_at = clock()
-        self._written_at = clock()
-        self._peaks: dict[_Key, Peak] = {_key(peak): peak for peak in _read(self._path)}
+        self._path, self._clock = directory / NAME, clock
+        self._uses, self._leases, self._pods = uses, leases, pods
+        self._sampled_at = self._written_at = clock()
+        self._peaks = {(peak.pod_uid, peak.containers, peak.gpu): peak for peak in _read(self._path)}
 
     @property
     def all(self) -> tuple[Peak, ...]:
         return tuple(self._peaks.values())
 
     async def run(self) -> None:
-        """Sample and write until cancelled."""
         try:
             while True:
                 self.sample()
@@ -101,21 +89,25 @@ class Peaks:
             self.save()
 
     def sample(self) -> None:
-        """Sample the usage of all shares."""
         now = self._clock()
         passed, self._sampled_at = now - self._sampled_at, now
         seconds = passed if passed <= MAX_SECONDS else 0.0
         for use in self._uses():
-            held = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
-            for grant, used_bytes, overhead_bytes in held:
-                new = _zero(use.tenant, grant.uuid)
-                known = self._peaks.get(_key(new))
-                after = new.after(used_bytes + overhead_bytes, 0.0)
-                self._peaks[_key(new)] = after if known is None else known.after(after.memory_bytes, seconds)
+            tenant = use.tenant
+            total_bytes = map(sum, zip(use.used_bytes, use.overhead_bytes, strict=True))
+            for grant, memory_bytes in zip(tenant.grants, total_bytes, strict=True):
+                key, containers = _key(tenant, grant.uuid), ",".join(tenant.containers)
+                known = self._peaks.get(key)
+                was = known or Peak(tenant.pod_uid, tenant.namespace, tenant.pod, containers, grant.uuid)
+                self._peaks[key] = dataclasses.replace(
+                    was,
+                    memory_bytes=max(was.memory_bytes, memory_bytes),
+                    observed_seconds=was.observed_seconds + (seconds if known is not None else 0.0),
+                )
         for lease in self._leases():
-            key = _key(_zero(lease.tenant, lease.gpu_uuid))
-            if key in self._peaks:
-                self._peaks[key] = self._peaks[key].with_compute(lease.recent)
+            key, ratio = _key(lease.tenant, lease.gpu_uuid), lease.recent
+            if (peak := self._peaks.get(key)) is not None and ratio is not None:
+                self._peaks[key] = dataclasses.replace(peak, compute_ratio=max(ratio, peak.compute_ratio or 0.0))
         uids = self._pods()
         if uids is not None:
             self._peaks = {key: peak for key, peak in self._peaks.items() if peak.pod_uid in uids}
@@ -130,36 +122,18 @@ class Peaks:
 
 
 def metrics(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
-    """Yield the peaks as metrics."""
-    labels = ["node", "namespace", "pod", "containers", "gpu"]
-    memory = GaugeMetricFamily(
-        "gpushare_share_peak_memory_bytes",
-        "The most memory that a share's processes used, charged or not, since the first of them started.",
-        labels=labels,
-    )
-    compute = GaugeMetricFamily(
-        "gpushare_share_peak_compute_ratio",
-        "The largest fraction of roughly ten seconds in which a share used its GPU; absent if never measured.",
-        labels=labels,
-    )
-    observed = GaugeMetricFamily(
-        "gpushare_share_observed_seconds", "For how long the peaks of a share have been observed.", labels=labels
-    )
+    memory, compute, observed = families = tuple(gauges(_FAMILIES))
     for peak in peaks:
         values = [node_name, peak.namespace, peak.pod, peak.containers, peak.gpu]
         memory.add_metric(values, peak.memory_bytes)
         observed.add_metric(values, peak.observed_seconds)
         if peak.compute_ratio is not None:
             compute.add_metric(values, peak.compute_ratio)
-    yield from (memory, compute, observed)
+    yield from families
 
 
-def _zero(tenant: Tenant, gpu: str) -> Peak:
-    return Peak(tenant.pod_uid, tenant.namespace, tenant.pod, ",".join(tenant.containers), gpu)
-
-
-def _key(peak: Peak) -> _Key:
-    return peak.pod_uid, peak.containers, peak.gpu
+def _key(tenant: Tenant, gpu: str) -> tuple[str, str, str]:
+    return tenant.pod_uid, ",".join(tenant.containers), gpu
 
 
 def _read(path: Path) -> list[Peak]:

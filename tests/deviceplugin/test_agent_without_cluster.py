@@ -289,7 +289,7 @@ async def test_the_agent_can_wait_for_a_driver(short_path: Path, gpus: Path, tmp
     more = ("--fail-on-init-error=false",)
     program = (
         "-c",
-        "import sys; from deviceplugin import __main__, without_driver; without_driver.RETRY_SECONDS = 0.1; "
+        "import sys; from deviceplugin import __main__, agent; agent.DRIVER_RETRY_SECONDS = 0.1; "
         "sys.exit(__main__.main())",
     )
     async with agent_process.running(

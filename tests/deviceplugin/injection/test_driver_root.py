@@ -97,8 +97,8 @@ async def test_agent_waits_for_a_driver_only_if_it_can_appear(short_path: Path, 
         host.mkdir()
     program = (
         "-c",
-        "import sys; from deviceplugin import __main__, without_driver; without_driver.RETRY_SECONDS = 0.05; "
-        "without_driver.GIVE_UP_SECONDS = 0.2; sys.exit(__main__.main())",
+        "import sys; from deviceplugin import __main__, agent; agent.DRIVER_RETRY_SECONDS = 0.05; "
+        "agent.GIVE_UP_SECONDS = 0.2; sys.exit(__main__.main())",
     )
     environment = {"LD_LIBRARY_PATH": "", "CONTAINER_DRIVER_ROOT": str(host)}
     async with agent_process.running(

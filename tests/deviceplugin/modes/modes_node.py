@@ -67,7 +67,7 @@ class Cluster:
         self.told.append(f"{reason} {note}")
 
 
-class Deadly:
+class Deadly(setup.SetUpPart):
     """A setup part that kills the agent. at: `set_up`, `tear_down`, or empty for never."""
 
     def __init__(self) -> None:
@@ -136,7 +136,7 @@ class Node:
         self.agent = mode_reconciler.ModeReconciler(
             cluster,
             cluster,
-            cluster,
+            cluster.settled,
             cluster,
             self.observation,
             state,

@@ -56,7 +56,7 @@ def test_a_share_is_split_among_its_containers() -> None:
 def test_a_pod_and_its_successor_of_the_same_name_are_one_series() -> None:
     node = quarters(PodRef("ml", "p", "u1"), PodRef("ml", "p", "u2"))
     assert told(node) == {("ml", "p", "main"): 0.5}
-    samples = [sample for family in share_metrics.grants(node, node_name="node-a") for sample in family.samples]
+    samples = [sample for family in share_metrics.granted(node, node_name="node-a") for sample in family.samples]
     assert sorted(sample.value for sample in samples) == [0.5, 40 * GIB]
 
 
