@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpushare.mig import instance_layout, parted, profile
-from gpushare.mig.instance_layout import Geometry, ProfileGeometry, Wanted
+from gpushare.mig.instance_layout import Geometry, ProfileGeometry
 
 # profile name without its memory: (device profile id, memory slices, starts, maximum)
 _Rules = Mapping[str, tuple[int, int, tuple[int, ...], int]]
@@ -109,15 +109,11 @@ def conceivable() -> Iterator[Geometry]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WithoutNode:
-    """The verdict on MIG entries without a GPU.
+    """The verdict on MIG entries without a GPU."""
 
-    problem: why no GPU can have them; empty if one may. unknown: names that only a model newer than the catalogue may
-    have.
-    """
-
-    problem: str = ""
+    problem: str = ""  # why no GPU can have them; empty if one may
     warnings: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # sentences about names that only a model newer than the catalogue may have
 
 
 def without_node(entries: parted.Config | str) -> WithoutNode:
@@ -136,8 +132,13 @@ def without_node(entries: parted.Config | str) -> WithoutNode:
         wanted = instance_layout.named(entry.wanted)
         for kind in wanted:
             said = f"mig[{number}]: no known GPU has the MIG profile {kind}"
-            unknown += _unknown(said, str(kind.gpu_instance), _profile_names())
-        misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
+            unknown += _unknown(
+                said,
+                str(kind.gpu_instance),
+                {str(known.profile) for geometry in MODELS.values() for known in geometry.kinds},
+            )
+        having = (model for model in MODELS.values() if wanted and all(map(model.kind, wanted)))
+        misfits = [instance_layout.misfit(geometry, wanted) for geometry in having]
         if not misfits or not all(misfits):
             continue
         reason = f"mig[{number}] fits on no known GPU: {misfits[0]}"
@@ -156,19 +157,6 @@ def _unknown(said: str, name: str, known: Iterable[str]) -> Iterator[str]:
 
 
 @functools.cache
-def _profile_names() -> frozenset[str]:
-    return frozenset(str(kind.profile) for geometry in MODELS.values() for kind in geometry.kinds)
-
-
-@functools.cache
 def _generated_names() -> frozenset[str]:
-    models = (
-        parted.MigModel(name, {kind.profile: kind.most for kind in geometry.kinds}) for name, geometry in MODELS.items()
-    )
-    return frozenset(name for model in models for name in parted.generated_configs([model]))
-
-
-def _having(wanted: Wanted) -> tuple[Geometry, ...]:
-    """Return the models that have all of these profiles."""
-    known = MODELS.values()
-    return tuple(geometry for geometry in known if wanted and all(geometry.kind(kind) is not None for kind in wanted))
+    most = [{kind.profile: kind.most for kind in geometry.kinds} for geometry in MODELS.values()]
+    return frozenset(name for kinds in most for name in parted.generated_configs([parted.MigModel("", kinds)]))

@@ -16,20 +16,20 @@ from typing import Final
 from gpushare.mig import parted
 from gpushare.mig.profile import Profile, parse
 
+Wanted = Mapping[Profile, int]
+_SHOWN: Final = 3
+_TRIED: Final = 2000  # parts of a request that are tried; there may be thousands of times as many
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileGeometry:
-    """A profile on one GPU model.
-
-    device_profile_id: the ID that NVML's calls take (not the profile's number in NVML's header). most: how many can
-    exist at once.
-    """
+    """A profile on one GPU model."""
 
     profile: Profile
-    device_profile_id: int
+    device_profile_id: int  # the ID that NVML's calls take (not the profile's number in NVML's header)
     memory_slices: int
     starts: tuple[int, ...]
-    most: int
+    most: int  # how many can exist at once
 
     @property
     def gpu_slices(self) -> int:
@@ -65,15 +65,8 @@ class PlacedInstance:
         return range(self.start, self.start + self.kind.memory_slices)
 
 
-Wanted = Mapping[Profile, int]
-_SHOWN: Final = 3
-_TRIED: Final = 2000  # parts of a request that are tried; there may be thousands of times as many
-
-
 def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
-    """Return why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it
-    fits.
-    """
+    """Return why `wanted` does not fit on an empty GPU, and the largest parts that do; None if it fits."""
     foreign = [profile for profile, count in wanted.items() if count > 0 and not _is_known(geometry, profile)]
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
@@ -90,8 +83,7 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
 def named(wanted: Mapping[str, int]) -> Wanted:
     """Return profiles with counts, from names with counts, without those of 0. Raises ProfileError."""
     counts: dict[Profile, int] = {}
-    for name, count in wanted.items():
-        kind = parse(name)
+    for kind, count in ((parse(name), count) for name, count in wanted.items()):
         if count > 0:
             counts[kind] = counts.get(kind, 0) + count
     return counts
@@ -156,10 +148,8 @@ def places(
     geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance] = ()
 ) -> list[PlacedInstance] | None:
     """Return a placement for each of `kinds`, in order, equal ones adjacent; None if not all fit."""
-    if (
-        sum(kind.gpu_slices for kind in kinds) + sum(instance.kind.gpu_slices for instance in taken)
-        > geometry.gpu_slices
-    ):
+    slices = sum(kind.gpu_slices for kind in (*kinds, *(instance.kind for instance in taken)))
+    if slices > geometry.gpu_slices:
         return None
 
     def place(number: int, made: list[PlacedInstance]) -> list[PlacedInstance] | None:
@@ -181,9 +171,7 @@ def places(
 
 
 def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
-    """Return at most three parts of `wanted` that fit: those with the most instances, and of those the most compute
-    slices.
-    """
+    """Return at most three parts of `wanted` that fit: the most instances, then the most compute slices."""
     most: tuple[int, int] | None = None
     largest: list[Wanted] = []
     for part in _parts(geometry, wanted):

@@ -31,15 +31,12 @@ class ProfileError(errors.GpushareError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """A kind of MIG device. `compute_slices` equals `gpu_slices` unless it is a part of a GPU instance.
-
-    memory_gb: the number in the name, not an exact size. with_, without: attributes, sorted.
-    """
+    """A kind of MIG device."""
 
     gpu_slices: int
-    memory_gb: int
-    compute_slices: int
-    with_: tuple[str, ...] = ()
+    memory_gb: int  # the number in the name, not an exact size
+    compute_slices: int  # equal to `gpu_slices` unless it is a part of a GPU instance
+    with_: tuple[str, ...] = ()  # attributes, sorted
     without: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -60,9 +57,7 @@ class Profile:
     @property
     def resource(self) -> str | None:
         """Return the resource of the strategy `mixed`; None for a part of a GPU instance, which has none."""
-        if self.compute_slices != self.gpu_slices:
-            return None
-        return RESOURCE_PREFIX + normalised(str(self))
+        return RESOURCE_PREFIX + normalised(str(self)) if self.compute_slices == self.gpu_slices else None
 
 
 def parse(text: str) -> Profile:
