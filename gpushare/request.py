@@ -46,12 +46,9 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """The GPUs that a pod accepts; empty means any. Each field has its row in `CONSTRAINTS`.
+    """The GPUs that a pod accepts; empty means any. Each field has its row in `CONSTRAINTS`."""
 
-    Models are globs, matched without regard to case.
-    """
-
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # globs, matched without regard to case
     min_memory_bytes: int = 0
     min_compute_capability: tuple[int, int] = (0, 0)
     uuids: tuple[str, ...] = ()

@@ -43,17 +43,13 @@ HEALTHY: Final = (
 )
 
 
-def application(
+def _application(
     checks: Mapping[str, Check],
     registry: prometheus_client.CollectorRegistry,
-    documents: Mapping[str, Document] = NO_DOCUMENTS,
-    *,
-    is_crowded: Callable[[], bool] = lambda: False,
+    documents: Mapping[str, Document],
+    is_crowded: Callable[[], bool],
 ) -> web.Application:
-    """Return the three routes, and one for each path in `documents`.
-
-    `checks` is read at each request, so callers may add to it later. is_crowded: whether many clients are connected.
-    """
+    """Return the three routes, and one for each path in `documents`; callers may add to `checks` later."""
 
     async def healthz(_: web.Request) -> web.Response:  # for a request that arrives in pieces
         return web.Response(text="ok\n")
@@ -139,7 +135,7 @@ async def serve(
     documents: Mapping[str, Document] = NO_DOCUMENTS,
 ) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0)."""
-    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > CROWDED_CONNECTIONS)
+    app = _application(checks, registry, documents, lambda: len(connections) > CROWDED_CONNECTIONS)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
