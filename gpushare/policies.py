@@ -80,17 +80,12 @@ class Free:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """A GPU that could take a share, with its surroundings.
-
-    around: the mean of `Free.mean`, before the share, over the GPU's group, itself included. exclusive: whether a pod
-    with an exclusion label uses it, so that only pods with the same label can use the rest. All values are computed on
-    demand: most cost functions read few of them, and each one takes time over arrays.
-    """
+    """A GPU that could take a share. Values are computed on demand, because each one takes time over arrays."""
 
     free_before: Callable[[], Free]
     free_after: Callable[[], Free]
-    around: Callable[[Group], Number]
-    exclusive: Callable[[], Number]
+    around: Callable[[Group], Number]  # the mean of `Free.mean`, before the share, over the GPU's group
+    exclusive: Callable[[], Number]  # whether only pods with the same exclusion label can use the rest
 
     @property
     def before(self) -> Free:

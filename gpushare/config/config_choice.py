@@ -109,10 +109,9 @@ def decide(
     default: str = "",
     fallbacks: Sequence[str] = FALLBACKS,
 ) -> Decision:
-    """Decide what a node follows with this label and this ConfigMap (entries: name → text).
+    """Decide what a node follows with this label and this ConfigMap (name to text).
 
-    An unknown or missing entry leaves `current` in force and gives the reason. The caller has to `check` the entry
-    before it acts on it, and keeps `current` if the entry is invalid.
+    An unknown or missing entry leaves `current` in force and gives the reason; so must the caller for an invalid one.
     """
     try:
         name = select(entries, label=label, default=default, fallbacks=fallbacks)

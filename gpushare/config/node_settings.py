@@ -105,10 +105,7 @@ def ignored_until_restart(
 def check_settings(
     values: Mapping[str, FlagValue], *, strategy: ReplicaStrategy = ReplicaStrategy.NONE, has_nvml: bool = True
 ) -> None:
-    """Check the effective value of every flag (`flags.effective`). Raises ConfigError naming the flag.
-
-    strategy: how the node's devices are shared; has_nvml: whether the driver's library answers.
-    """
+    """Check the effective value of every flag (`flags.effective`). Raises ConfigError naming the flag."""
 
     def check(value: FlagValue, words: Sequence[str], problem: str) -> None:
         if value not in words:
@@ -144,10 +141,7 @@ def check_imex_channels(identities: Sequence[int | str]) -> None:
 
 
 def restricted(config: Config) -> Config:
-    """Return the configuration as the released binary acts on it, with a warning for each dropped part.
-
-    If both MPS and time-slicing are configured, only MPS is in force, as there.
-    """
+    """Return the configuration as the released binary acts on it (MPS wins), with a warning for each dropped part."""
     mps, time_slicing = config.sharing.mps, config.sharing.time_slicing
     warnings = list(config.warnings)
     for key, is_dropped, why in (

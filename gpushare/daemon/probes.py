@@ -1,12 +1,9 @@
 """The endpoints for the kubelet and Prometheus: /healthz, /readyz and /metrics, over plain HTTP on a separate port.
 
-While many clients are connected, making pages takes at most a fifth of the event loop's time, and each connection gets
-one request. Connections are bounded in time and in number, in total and per address: a new one beyond the limit closes
-the oldest, and health is answered before anything else is done for a connection. So no number of clients starves the
-daemon or a kubelet's probes. Otherwise every page is fresh.
-
-Health means that the event loop runs. Readiness is a table of named checks, each of which states in one sentence what
-is missing, so that `curl …/readyz` explains why a pod gets no traffic.
+While many clients are connected, making pages takes at most a fifth of the event loop's time. Connections are bounded
+in time and in number, and health is answered before anything else is done for one. So no number of clients starves the
+daemon or a kubelet's probes. Health means that the event loop runs. Readiness is a table of named checks, each of which
+states in one sentence what is missing, so that `curl …/readyz` explains why a pod gets no traffic.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The published geometry of GPU models, to check a configuration without the GPU.
 
-An agent asks its driver instead. A model's family fixes slices and placements; its memory fixes the profiles' names.
+A model's family fixes slices and placements; its memory fixes the profiles' names. An agent asks its driver instead.
 Placements and IDs are those that `nvidia-smi mig -lgip` and `-lgipp` show on A30, A100 and H100; for H200 and later,
 the counts of NVIDIA's documentation with H100's placements.
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
@@ -119,8 +119,8 @@ class WithoutNode:
 def without_node(entries: parted.Config | str) -> WithoutNode:
     """Check the entries, or the name of a generated config, against the models that have the named profiles.
 
-    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200). So entries that fit
-    on no known model are a problem only if they would fit on no model with any memory.
+    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200), so entries are a
+    problem only if they would fit on no model with any memory.
     """
     if isinstance(entries, str):
         return WithoutNode(

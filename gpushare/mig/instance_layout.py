@@ -211,16 +211,6 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
         yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
 
 
-def largest_first(wanted: Wanted) -> tuple[Profile, ...]:
-    """Return the instances of `wanted`, one by one, the largest first."""
-    ranked = sorted(
-        wanted,
-        key=lambda profile: (profile.gpu_slices, profile.compute_slices, profile.memory_gb, profile.with_),
-        reverse=True,
-    )
-    return tuple(profile for profile in ranked for _ in range(wanted[profile]))
-
-
 def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
     """Yield every distinct order, the largest first."""
 
@@ -233,13 +223,15 @@ def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
             for tail in order(tuple(rest)):
                 yield (profile, *tail)
 
-    return order(largest_first(wanted))
+    def size(profile: Profile) -> tuple[int, int, int, tuple[str, ...]]:
+        return profile.gpu_slices, profile.compute_slices, profile.memory_gb, profile.with_
+
+    return order(tuple(profile for profile in sorted(wanted, key=size, reverse=True) for _ in range(wanted[profile])))
 
 
 def first_that_works(wanted: Wanted, attempt: Callable[[tuple[Profile, ...]], bool]) -> tuple[Profile, ...] | None:
     """Return the first order of creation for which `attempt` returns true; None if none works.
 
-    A driver that chooses the placements itself may put a 1g where a 3g could have been, so the order matters. Largest
-    first nearly always works; if it does not, every other order is tried once.
+    A driver that chooses the placements itself may put a 1g where a 3g could have been, so the order matters.
     """
     return next((order for order in distinct(wanted) if attempt(order)), None)

@@ -152,10 +152,7 @@ DeviceOffer = dict[str, tuple[Offered, ...]]
 
 
 def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> DeviceOffer:
-    """Return what these GPUs are offered as, by resource.
-
-    GPUs without an assignment are not offered; nor are those in mode `fractional`, whose units are not devices.
-    """
+    """Return what these GPUs are offered as, by resource, except in mode `fractional`, whose units are no devices."""
     by_resource: dict[str, list[Offered]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         assignment = assignments.get(gpu.uuid)

@@ -30,10 +30,7 @@ class ModePlan:
 def plan(
     config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = device_resources.STRATEGY_NONE
 ) -> ModePlan:
-    """Return the assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one is impossible.
-
-    mig_strategy: the effective one, `none`, `single` or `mixed` (`NodeSettings.mig_strategy`).
-    """
+    """Return the assignments of these GPUs under `config`, or raise ConfigError; `mig_strategy`: the effective one."""
     if mig_strategy == device_resources.STRATEGY_NONE and config.makes_mig_devices:
         raise errors.ConfigError("mig creates MIG devices, which flags.migStrategy none hides: write single or mixed")
     entries = _entries(config, gpus)
@@ -131,10 +128,7 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
 
 
 def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
-    """Return the entries about each GPU. A name means on each model what fits there; at least one GPU must know it.
-
-    GPUs without MIG count as disabled already.
-    """
+    """Return the entries about each GPU. A name means on each model what fits there; at least one GPU must know it."""
     if not isinstance(config.mig, str):
         return {gpu.uuid: config.mig for gpu in gpus}
     known: dict[str, Mapping[str, parted.Config]] = {}
