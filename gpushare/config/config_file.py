@@ -255,8 +255,7 @@ def _replicated(file: Fields) -> tuple[Item, ...]:
 
 def replicated_resource(item: Item, *, rename_by_default: bool = False, intervals: bool = False) -> ReplicatedResource:
     """Read one entry of `resources`."""
-    known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
-    file = Fields(item, known, None)
+    file = Fields(item, ("name", "rename", "devices", "replicas", *(["interval"] if intervals else [])), None)
     name, chosen = _name_and_devices(file)
     if "replicas" not in file:
         raise file.missing("no replicas specified")
@@ -265,18 +264,20 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
         raise file.at("replicas").error("number of replicas must be >= 2")
     counted = len(set(chosen.listed)) if chosen.listed is not None else chosen.count or 1
     if replicas * counted > MAX_DEVICES:
-        of_all = f" of {counted} devices" if counted > 1 else ""
-        raise file.at("replicas").error(
-            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet accepts at most {MAX_DEVICES} "
-            "devices of a node"
-        )
+        most = f"{MAX_DEVICES // counted}{f' of {counted} devices' if counted > 1 else ''}"
+        said = f"number of replicas must be <= {most}: a kubelet accepts at most {MAX_DEVICES} devices of a node"
+        raise file.at("replicas").error(said)
     renamed = _name(file.at("rename")) if file.get("rename") is not None else None
+    time_slice = file.get("interval")
+    interval = "" if time_slice is None else _text(time_slice).lower()
+    if time_slice is not None and interval not in INTERVALS:
+        raise time_slice.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
     return ReplicatedResource(
         name=name,
         replicas=replicas,
         devices=chosen,
         rename=value_parsers.shared_name(name) if renamed is None and rename_by_default else renamed,
-        interval=_interval(file.at("interval")),
+        interval=interval,
     )
 
 
@@ -306,10 +307,8 @@ def _reference(item: Item) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         value = str(value)
     if not isinstance(value, str) or value_parsers.reference_kind(value) is None:
-        raise item.error(
-            'unsupported type for device in devices list: write an index such as 0 or "0:1", or a UUID such as '
-            "GPU-… or MIG-…"
-        )
+        said = 'write an index such as 0 or "0:1", or a UUID such as GPU-… or MIG-…'
+        raise item.error(f"unsupported type for device in devices list: {said}")
     return value
 
 
@@ -356,12 +355,3 @@ def _name(item: Item) -> str:
         if item.value is None or not isinstance(item.value, str):
             raise
         raise item.error(str(error)) from error
-
-
-def _interval(item: Item) -> str:
-    if item.value is None:
-        return ""
-    word = _text(item).lower()
-    if word not in INTERVALS:
-        raise item.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
-    return word

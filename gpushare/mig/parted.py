@@ -65,9 +65,8 @@ def parse_device_id(text: str) -> DeviceId:
     """Return the IDs in a text. Raises DeviceIdError."""
     parts = text.split(":")
     if len(parts) > 2:
-        raise DeviceIdError(
-            f"invalid DeviceID format {errors.quoted(text)}: write 0xDDDDVVVV, or 0xDDDDVVVV:0xSSSSVVVV with subsystem"
-        )
+        said = "write 0xDDDDVVVV, or 0xDDDDVVVV:0xSSSSVVVV with subsystem"
+        raise DeviceIdError(f"invalid DeviceID format {errors.quoted(text)}: {said}")
     model = _pair(parts[0], "DeviceID", text)
     return DeviceId(model, _pair(parts[1], "Subsystem", text) if len(parts) == 2 else None)
 
@@ -131,12 +130,12 @@ def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
         raise PartedError(f"{where} has mig-enabled: true and no mig-devices: list them, or write {{}} for none")
     if not enabled and wanted:
         raise PartedError(f"{where} has mig-devices and mig-enabled: false: remove mig-devices, or enable MIG")
-    return MigConfigEntry(
-        devices=_devices(fields["devices"], f"{where}.devices"),
-        enabled=enabled,
-        wanted=wanted or {},
-        filters=_filters(fields.get("device-filter"), f"{where}.device-filter"),
-    )
+    devices, filters = _devices(fields["devices"], f"{where}.devices"), fields.get("device-filter")
+    listed = [] if filters in (None, "") else [filters] if isinstance(filters, str) else filters
+    if not isinstance(listed, list) or not all(isinstance(pci_number, str) for pci_number in listed):
+        said = 'write PCI numbers such as "0x233010DE", or a list of them'
+        raise PartedError(f"{where}.device-filter is {_shown(filters)}: {said}")
+    return MigConfigEntry(devices, enabled, wanted or {}, tuple(listed))
 
 
 def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] | None:
@@ -174,13 +173,6 @@ def _devices(value: Any, where: str) -> tuple[int, ...] | None:
     if isinstance(value, list) and all(type(index) is int and index >= 0 for index in value):
         return tuple(value)
     raise PartedError(f"{where} is {_shown(value)}: write all, or a list of the GPUs' indices such as [0, 1]")
-
-
-def _filters(value: Any, where: str) -> tuple[str, ...]:
-    listed: Sequence[Any] = [] if value in (None, "") else [value] if isinstance(value, str) else value
-    if isinstance(listed, list) and all(isinstance(pci_number, str) for pci_number in listed):
-        return tuple(listed)
-    raise PartedError(f'{where} is {_shown(value)}: write PCI numbers such as "0x233010DE", or a list of them')
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:

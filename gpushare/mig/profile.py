@@ -64,30 +64,19 @@ def parse(text: str) -> Profile:
     """Return the profile of that name, even if no GPU has it. Raises ProfileError."""
     match = _NAME.fullmatch(text)
     if match is None:
-        raise ProfileError(
-            f'{errors.quoted(text)} is not a MIG profile: write slices and memory such as "3g.40gb", and '
-            "attributes after + or -"
-        )
+        said = 'is not a MIG profile: write slices and memory such as "3g.40gb", and attributes after + or -'
+        raise ProfileError(f"{errors.quoted(text)} {said}")
     compute, gpu, memory, sign, listed = match.groups()
-    attributes = () if sign is None else _attributes(text, listed)
-    return Profile(
-        gpu_slices=int(gpu),
-        memory_gb=int(memory),
-        compute_slices=int(compute or gpu),
-        with_=attributes if sign == "+" else (),
-        without=attributes if sign == "-" else (),
-    )
-
-
-def _attributes(text: str, listed: str) -> tuple[str, ...]:
-    words = listed.split(",")
-    bad = next((word for word in words if _ATTRIBUTE.fullmatch(word) is None or words.count(word) > 1), None)
+    words = [] if sign is None else listed.split(",")
+    bad = next((word for word in words if not _ATTRIBUTE.fullmatch(word) or words.count(word) > 1), None)
     if bad is not None:
         raise ProfileError(
             f"{errors.quoted(text)} is not a MIG profile: the attribute {errors.quoted(bad)} is not a name, or "
             'occurs twice: write each once, such as "+me" or "+me.all"'
         )
-    return tuple(sorted(words))
+    attributes = tuple(sorted(words))
+    with_, without = (attributes, ()) if sign == "+" else ((), attributes)
+    return Profile(int(gpu), int(memory), int(compute or gpu), with_, without)
 
 
 def normalised(name: str) -> str:
