@@ -116,8 +116,7 @@ def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
     if all(entry.reserved_until is None for entry in node.allocations if entry.id in wanted):
         return node
     settled = (
-        dataclasses.replace(allocation, reserved_until=None) if allocation.id in wanted else allocation
-        for allocation in node.allocations
+        dataclasses.replace(entry, reserved_until=None) if entry.id in wanted else entry for entry in node.allocations
     )
     return dataclasses.replace(node, allocations=tuple(settled))
 

@@ -41,8 +41,7 @@ def default_mix(_gpu_bytes: int) -> Sequence[Typical]:
 
 def median_request(mix: Sequence[Typical]) -> Typical:
     """Return the median request of a non-empty mix: half of the mix is at least as large."""
-    half = sum(typical.weight for typical in mix) / 2
-    seen = 0.0
+    half, seen = sum(typical.weight for typical in mix) / 2, 0.0
     for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
         seen += typical.weight
         if seen >= half:

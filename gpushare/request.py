@@ -98,7 +98,7 @@ def read(
 ) -> Request:
     """Parse the annotations of a pod with these containers; `default` gets the share unless another is named.
 
-    init_containers: the init containers among them, in order, and whether each is a sidecar. Without, all run at once.
+    init_containers: those among them, in order, and whether each is a sidecar. Without, all containers run at once.
     """
     own = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
     _reject_unknown(own, containers)
@@ -305,9 +305,8 @@ _names = _list_of(caps.NAMES)
 
 def _label(text: str) -> str:
     if not _LABEL_VALUE.fullmatch(text):
-        raise errors.QuantityError(
-            "is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
-        )
+        said = "write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
+        raise errors.QuantityError(f"is not a label value: {said}")
     return text
 
 

@@ -68,9 +68,13 @@ class Fields:
             lowered = {known_key.lower(): known_key for known_key in known}
             nearest = difflib.get_close_matches(key.lower()[:64], lowered, n=1, cutoff=0.75)
             meant = lowered[nearest[0]] if nearest else ""
-            if warnings is None or meant in guarded:
-                raise errors.ConfigError(_unknown(value, meant, known, "remove it"))
-            warnings.append(_unknown(value, meant, known, "it has no effect"))
+            is_error = warnings is None or meant in guarded
+            remedy = f"{'remove it' if is_error else 'it has no effect'}; known keys: {', '.join(known)}"
+            hint = f"did you mean {meant}?" if meant else remedy
+            sentence = f"{located(value.path, value.line)} is unknown: {hint}"
+            if warnings is None or is_error:
+                raise errors.ConfigError(sentence)
+            warnings.append(sentence)
 
     def __contains__(self, key: str) -> bool:
         return key in self._items
@@ -122,11 +126,6 @@ def _entries(item: Item) -> tuple[Item, ...]:
     if not isinstance(item.value, tuple):
         raise item.error("is not a list: start each entry with '- '")
     return item.value
-
-
-def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
-    hint = f"did you mean {meant}?" if meant else f"{remedy}; known keys: {', '.join(known)}"
-    return f"{located(value.path, value.line)} is unknown: {hint}"
 
 
 def read(text: str) -> Config:

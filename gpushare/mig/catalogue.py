@@ -61,16 +61,12 @@ _MAX_GIB: Final = 1024
 
 def _geometry(name: str, rules: _Rules, memory_bytes: int) -> Geometry:
     slices = max(size for _, size, _, _ in rules.values())
-    kinds = tuple(
-        ProfileGeometry(_profile(rule, memory_bytes * shape[1] // slices, memory_bytes), *shape)
-        for rule, shape in rules.items()
-    )
-    return Geometry(name, max(kind.gpu_slices for kind in kinds), slices, kinds)
-
-
-def _profile(rule: str, instance_bytes: int, total_bytes: int) -> profile.Profile:
-    memory = profile.memory_gb(instance_bytes=instance_bytes, total_bytes=total_bytes)
-    return profile.parse(rule.removesuffix(" double").replace("g", f"g.{memory}gb", 1))
+    kinds = []
+    for rule, shape in rules.items():
+        memory = profile.memory_gb(instance_bytes=memory_bytes * shape[1] // slices, total_bytes=memory_bytes)
+        kind = profile.parse(rule.removesuffix(" double").replace("g", f"g.{memory}gb", 1))
+        kinds.append(ProfileGeometry(kind, *shape))
+    return Geometry(name, max(kind.gpu_slices for kind in kinds), slices, tuple(kinds))
 
 
 MODELS: Final = {

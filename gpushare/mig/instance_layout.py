@@ -135,15 +135,6 @@ def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry,
     return sorted(parts, key=lambda part: (-part[0].memory_slices, -part[0].gpu_slices, part[0].device_profile_id))
 
 
-def _has_place(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
-    occupied = {place for other in others for place in other.places}
-    return (
-        occupied.isdisjoint(instance.places)
-        and sum(other.kind.gpu_slices for other in others) + instance.kind.gpu_slices <= geometry.gpu_slices
-        and sum(other.kind.profile == instance.kind.profile for other in others) < instance.kind.most
-    )
-
-
 def places(
     geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance] = ()
 ) -> list[PlacedInstance] | None:
@@ -160,8 +151,9 @@ def places(
         for start in reversed(kind.starts):
             if alike and start >= made[-1].start:
                 continue
-            instance = PlacedInstance(kind, start)
-            if _has_place(geometry, instance, [*taken, *made]):
+            instance, others = PlacedInstance(kind, start), [*taken, *made]
+            is_free = {place for other in others for place in other.places}.isdisjoint(instance.places)
+            if is_free and sum(other.kind.profile == kind.profile for other in others) < kind.most:
                 instances = place(number + 1, [*made, instance])
                 if instances is not None:
                     return instances

@@ -80,10 +80,8 @@ def device_id_of_nvml(device_id: int, subsystem_id: int = 0) -> DeviceId:
 def _pair(word: str, what: str, text: str) -> PciPair:
     number = int(word, 16 if word[:2].lower() == "0x" else 10) if _NUMBER.fullmatch(word) else None
     if number is None or number > 0xFFFFFFFF:
-        raise DeviceIdError(
-            f"unable to create {what} from {errors.quoted(text)}: {errors.quoted(word)} is not a number of 32 bits "
-            "such as 0x20B510DE"
-        )
+        said = f"{errors.quoted(word)} is not a number of 32 bits such as 0x20B510DE"
+        raise DeviceIdError(f"unable to create {what} from {errors.quoted(text)}: {said}")
     return PciPair(number >> 16, number & 0xFFFF)
 
 

@@ -134,7 +134,16 @@ def claims(
     by_specificity = sorted(shared, key=lambda entry: (entry.devices.listed is None, entry.devices.count is None))
     for resource in by_specificity:
         devices = resources.get(resource.resource, ())
-        taken = _claimed(resource, devices, owners) if devices else ()
+        is_listed = resource.devices.listed is not None
+        free = [device for device in devices if is_listed or device.uuid not in owners]
+        taken = chosen(free, resource.devices) if devices else ()
+        for device in taken:
+            if device.uuid in owners:
+                other = owners[device.uuid]
+                raise errors.ConfigError(
+                    f"{resource.path or resource.resource} names the device {device.index} ({device.uuid}), "
+                    f"and so does {other.path or other.resource}: name it once"
+                )
         if not taken and warnings is not None:
             if not devices:
                 why = f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
@@ -160,22 +169,6 @@ def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
                     "other entry names"
                 )
     return sentences
-
-
-def _claimed(
-    resource: SharedResource, devices: Sequence[WholeDevice], owners: Mapping[str, SharedResource]
-) -> tuple[WholeDevice, ...]:
-    if resource.devices.listed is not None:
-        listed = chosen(devices, resource.devices)
-        for device in listed:
-            other = owners.get(device.uuid)
-            if other is not None:
-                raise errors.ConfigError(
-                    f"{resource.path or resource.resource} names the device {device.index} ({device.uuid}), "
-                    f"and so does {other.path or other.resource}: name it once"
-                )
-        return listed
-    return chosen([device for device in devices if device.uuid not in owners], resource.devices)
 
 
 def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:

@@ -74,10 +74,8 @@ def _check_count(resources: device_resources.Named, owners: Mapping[str, SharedR
     count = whole_count + sum(owner.replicas for owner in owners.values())
     if count > MAX_DEVICES:
         most = max(owners.values(), key=lambda owner: owner.replicas)
-        raise errors.ConfigError(
-            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, but a kubelet accepts at most "
-            f"{MAX_DEVICES}: write fewer replicas"
-        )
+        said = f"the node would have {count} devices, but a kubelet accepts at most {MAX_DEVICES}: write fewer replicas"
+        raise errors.ConfigError(f"{most.path}.replicas {most.replicas}: {said}")
 
 
 def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
@@ -87,10 +85,8 @@ def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Res
         return Assignment(Mode.EXCLUSIVE, name)
     most = gpu.most_mps_clients
     if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
-        raise errors.ConfigError(
-            f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: at most {most} processes can "
-            f"share GPU {gpu.index} ({gpu.model}) by MPS"
-        )
+        said = f"at most {most} processes can share GPU {gpu.index} ({gpu.model}) by MPS"
+        raise errors.ConfigError(f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: {said}")
     return Assignment(owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval)
 
 
