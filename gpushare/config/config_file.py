@@ -15,13 +15,13 @@ from typing import Final
 from gpushare import errors
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
+from gpushare.config.flags import FlagValue
 from gpushare.config.model import (
     ALL,
     VERSION,
     Config,
     Devices,
     Flags,
-    FlagValue,
     FractionalResource,
     Imex,
     ReplicatedResource,

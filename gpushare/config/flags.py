@@ -10,11 +10,12 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from gpushare import errors
 from gpushare.config import value_parsers
-from gpushare.config.model import FlagValue
+
+FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
 
 _NODE_FEATURE_VARIABLES: Final = ("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API")
 GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"

@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from gpushare import errors
 from gpushare.config import flags as flag_table
 from gpushare.config import value_parsers
+from gpushare.config.flags import FlagValue
 from gpushare.mig import parted
 
 Json = dict[str, Any]
 VERSION: Final = "v1"
-
-FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
 
 
 class ReplicaStrategy(enum.StrEnum):

@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from gpushare import errors
 from gpushare.config import flags, value_parsers
-from gpushare.config.model import ALL, Config, FlagValue, ReplicaStrategy, ReplicatedResources, Resources, Sharing
+from gpushare.config.flags import FlagValue
+from gpushare.config.model import ALL, Config, ReplicaStrategy, ReplicatedResources, Resources, Sharing
 
 OWN_MPS_ROOT: Final = "the agent's own"
 # Needed before there is a configuration, and where each is set.
