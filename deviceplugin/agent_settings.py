@@ -16,7 +16,8 @@ from deviceplugin.state import advertisement
 from gpushare import contract, errors, quantity
 from gpushare.config import config_choice, flags
 from gpushare.config import node_settings as configured
-from gpushare.config.model import Config, FlagValue
+from gpushare.config.flags import FlagValue
+from gpushare.config.model import Config
 from gpushare.daemon import lifecycle
 
 MAX_SOCKET_PATH: Final = 107  # bytes without the NUL, on Linux

@@ -7,6 +7,7 @@ limits the shares of the ledger too; a test compares both.
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
@@ -34,14 +35,14 @@ def exceeded(manifest: Mapping[str, Any]) -> str | None:
     for key, most in (("annotations", 1024), ("labels", 512)):
         if len(_as_dict(metadata.get(key))) > most:
             return _sentence(f"metadata.{key}", len(metadata[key]), most)
-    together = dict.fromkeys(_OF_ALL, 0)
+    together: collections.Counter[str] = collections.Counter()
     for container in map(_as_dict, (*_as_list(spec.get("containers")), *_as_list(spec.get("initContainers")))):
-        for what, (most, count) in _OF_CONTAINER.items():
+        for what, (most, _, count) in _OF_CONTAINER.items():
             there = count(container)
             together[what] += there
             if there > most:
                 return _sentence(f"{what} of a container", there, most)
-    for what, most in _OF_ALL.items():
+    for what, (_, most, _) in _OF_CONTAINER.items():
         if together[what] > most:
             return _sentence(f"{what} of all containers", together[what], most)
     return None
@@ -69,10 +70,6 @@ def _length(*path: str) -> Find:
         return len(value) if isinstance(value, list | Mapping) else 0
 
     return find
-
-
-def _containers(spec: Mapping[str, Any]) -> int:
-    return len(_as_list(spec.get("containers"))) + len(_as_list(spec.get("initContainers")))
 
 
 def _terms(spec: Mapping[str, Any]) -> list[Any]:
@@ -109,20 +106,17 @@ def _label_selectors(spec: Mapping[str, Any]) -> int:
     return count
 
 
+_CONTAINERS: Final = ("containers", "initContainers")
 _NODE_TERMS: Final = 16
 _SELECTED: Final = 64
 _KEYS_OF_TERMS: Final = ("matchLabelKeys", "mismatchLabelKeys", "namespaces")
 _OF_SPEC: Final[tuple[tuple[str, int, Find], ...]] = (
-    ("containers and initContainers", 64, _containers),
+    ("containers and initContainers", 64, lambda spec: sum(len(_as_list(spec.get(key))) for key in _CONTAINERS)),
     ("tolerations", 32, _length("tolerations")),
     ("nodeSelector", 16, _length("nodeSelector")),
     ("affinity.nodeAffinity", _NODE_TERMS, lambda spec: len(_terms(spec))),
     ("affinity.nodeAffinity", _NODE_TERMS, lambda spec: sum(map(len, _node_requirements(spec)))),
-    (
-        "affinity.nodeAffinity (values)",
-        1024,
-        lambda spec: sum(_values(listed) for listed in _node_requirements(spec)),
-    ),
+    ("affinity.nodeAffinity (values)", 1024, lambda spec: sum(map(_values, _node_requirements(spec)))),
     ("affinity.podAffinity", 4, _length("affinity", "podAffinity", _REQUIRED)),
     ("affinity.podAntiAffinity", 4, _length("affinity", "podAntiAffinity", _REQUIRED)),
     ("topologySpreadConstraints", 4, _length("topologySpreadConstraints")),
@@ -131,20 +125,12 @@ _OF_SPEC: Final[tuple[tuple[str, int, Find], ...]] = (
     ("schedulingGates", 64, _length("schedulingGates")),
     ("overhead", 64, _length("overhead")),
 )
-_OF_CONTAINER: Final[dict[str, tuple[int, Find]]] = {
-    "ports": (64, _length("ports")),
-    "env": (1024, _length("env")),
-    "volumeMounts": (256, _length("volumeMounts")),
-    "volumeDevices": (256, _length("volumeDevices")),
-    "resources.limits": (64, _length("resources", "limits")),
-    "resources.requests": (64, _length("resources", "requests")),
-}
-# The total of each over all containers: a few containers have many, but none has many of each.
-_OF_ALL: Final = {
-    "ports": 512,
-    "env": 4096,
-    "volumeMounts": 1024,
-    "volumeDevices": 512,
-    "resources.limits": 512,
-    "resources.requests": 512,
+# The most of a container, and of all together: a few containers have many, but none has many of each.
+_OF_CONTAINER: Final[dict[str, tuple[int, int, Find]]] = {
+    "ports": (64, 512, _length("ports")),
+    "env": (1024, 4096, _length("env")),
+    "volumeMounts": (256, 1024, _length("volumeMounts")),
+    "volumeDevices": (256, 512, _length("volumeDevices")),
+    "resources.limits": (64, 512, _length("resources", "limits")),
+    "resources.requests": (64, 512, _length("resources", "requests")),
 }

@@ -25,6 +25,7 @@ _Part = TypeVar("_Part", dict[str, Any], list[Any])
 _MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
 _NO_LABELS: Final = Labels()  # one object for all: most allocations have no label
 _LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the fields of Labels
+_RESIZE_KEYS: Final = ("allocation", "share", "memory", "used")  # as the fields of Resize
 _CONDITION_KEYS: Final = ("type", "status", "reason", "message", "lastTransitionTime")  # as the fields of Condition
 
 
@@ -51,22 +52,17 @@ def read(document: Json) -> GpuNode:
     )
     held, twice = _unique(entries, lambda entry: entry.id, f"{name}: spec.allocations", problems)
     unread += map(_write_allocation, twice)
-    resizes, _ = _entries(
-        status,
-        "resizes",
-        f"{name}: status",
-        lambda entry: Resize(
-            _text(entry["allocation"], "allocation"),
-            _whole(entry["share"], "share", most=255),
-            _whole(entry["memory"], "memory"),
-            _whole(entry["used"], "used"),
-        ),
-        problems,
-    )
+    resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
     gpus, _ = _unique(gpus, lambda gpu: gpu.uuid, f"{name}: status.gpus", problems)
+    if unread:
+        text = str(unread)  # not as JSON: YAML has values that JSON lacks
+        named = {gpu.uuid for gpu in gpus if gpu.uuid in text} or {gpu.uuid for gpu in gpus}
+        why = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
+        unhealthy = {gpu.uuid: dataclasses.replace(gpu, healthy=False, health_reason=why) for gpu in gpus}
+        gpus = [unhealthy[gpu.uuid] if gpu.uuid in named else gpu for gpu in gpus]
     return GpuNode(
         name=name,
-        gpus=tuple(_set_aside(gpus, unread)),
+        gpus=tuple(gpus),
         allocations=tuple(held),
         cordoned=cordoned,
         config=str(status.get("config") or ""),
@@ -99,15 +95,7 @@ def to_status(node: GpuNode) -> dict[str, Any]:
         "conditions": [
             dict(zip(_CONDITION_KEYS, dataclasses.astuple(condition), strict=True)) for condition in node.conditions
         ],
-        "resizes": [
-            {
-                "allocation": resize.allocation,
-                "share": resize.share,
-                "memory": resize.memory_bytes,
-                "used": resize.used_bytes,
-            }
-            for resize in node.resizes
-        ],
+        "resizes": [dict(zip(_RESIZE_KEYS, dataclasses.astuple(resize), strict=True)) for resize in node.resizes],
     }
 
 
@@ -138,15 +126,6 @@ def _part(whole: Json, key: str, kind: type[_Part], where: str, problems: list[s
     return kind()
 
 
-def _set_aside(gpus: list[Gpu], unread: list[Any]) -> list[Gpu]:
-    if not unread:
-        return gpus
-    text = str(unread)  # not as JSON: YAML has values that JSON lacks
-    named = {gpu.uuid for gpu in gpus if gpu.uuid in text} or {gpu.uuid for gpu in gpus}
-    reason = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
-    return [dataclasses.replace(gpu, healthy=False, health_reason=reason) if gpu.uuid in named else gpu for gpu in gpus]
-
-
 def _entries(
     whole: Json, key: str, where: str, read_one: Callable[[Any], _Entry], problems: list[str]
 ) -> tuple[list[_Entry], list[Any]]:
@@ -173,6 +152,11 @@ def _unique(
         else:
             kept[key(entry)] = entry
     return list(kept.values()), twice
+
+
+def _read_resize(entry: Json) -> Resize:
+    identity, share = _text(entry["allocation"], "allocation"), _whole(entry["share"], "share", most=255)
+    return Resize(identity, share, _whole(entry["memory"], "memory"), _whole(entry["used"], "used"))
 
 
 def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:

@@ -64,8 +64,7 @@ ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in th
 NODE: Final = "gpushare.io/node"  # the pod's node
 GPU_UUIDS: Final = "gpushare.io/gpu-uuids"  # comma list; `.CONTAINER` appended if containers differ
 REASON: Final = "gpushare.io/reason"  # why the pod is gated, or not resized yet: the refusal's sentence
-# The shares that a pod holds while its annotations request other amounts, as JSON as in the ledger: they are restored
-# from it if the ledger is lost.
+# The shares of a pod whose annotations request other amounts, as JSON as in the ledger, in case the ledger is lost.
 HELD: Final = "gpushare.io/held"
 # The hostname in the pod's own node selector, if it had one: the webhook pins every placed pod by that selector, but a
 # recreated pod must not be pinned. Read by the plugin.
@@ -80,8 +79,7 @@ SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod 
 DEFRAG_LABEL_PREFIX: Final = "defrag.gpushare.io/"
 # Annotation of a GPUNode, followed by the UUID of a GPU that was cordoned by hand: a CordonNote as JSON.
 CORDON_ANNOTATION_PREFIX: Final = "cordon.gpushare.io/"
-# Stamped by the webhook on every pod of ours and protected like a result annotation, so that informers can request only
-# these pods.
+# Stamped by the webhook on every pod of ours, and protected like a result, so that informers can request only these.
 SHARE_LABEL: Final = "gpushare.io/share"
 SHARE_LABEL_VALUE: Final = "true"
 NODE_CONFIG_LABEL: Final = "gpushare.io/config"  # set by an admin on a node; read by the agent
@@ -144,20 +142,17 @@ EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler canno
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner recreates it
 EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of its annotations
 EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: its share does not have them yet, and why
-# on a GPUNode: the requested configuration is invalid; the last valid one stays
-EVENT_CONFIG_INVALID: Final = "ConfigInvalid"
+EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: the new configuration is invalid; the last one stays
 EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU differs from its configuration, so it gets no pods
 EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as their configuration wants
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
 EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU runs without limits
 EVENT_BEYOND: Final = "RunsBeyondLimit"  # likewise: a share uses a GPU for longer than its limit
-# On a GPUNode and a pod: the node's agent does not speak the protocol of the pod's library.
-EVENT_LIBRARY_REFUSED: Final = "LibraryRefused"
+EVENT_LIBRARY_REFUSED: Final = "LibraryRefused"  # likewise: the agent does not speak the pod's library's protocol
 EVENT_NO_DEVICES: Final = "NoDevices"  # on a GPUNode and a pod: a container with a share runs without seeing a GPU
 
 # --- Conditions of a GPUNode ------------------------------------------------------------------------------------------
-
 CONDITION_READY: Final = "Ready"
 CONDITION_CONFIG_VALID: Final = "ConfigValid"
 CONDITION_CONFIG_PENDING: Final = "ConfigPending"

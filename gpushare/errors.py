@@ -1,12 +1,5 @@
 """The error tree of the domain.
 
-    GpushareError(ValueError)
-    ├── QuantityError       a text that is not a quantity
-    ├── RequestError        an invalid annotation: key, value, remedy
-    ├── CodecError          an invalid object from the API
-    ├── LedgerError         a change that would break a rule of the ledger
-    └── ConfigError         an invalid configuration: line, key, remedy
-
 Every message is one sentence that a person can act on. Refusals are not errors: see `gpushare.refusal`.
 """
 

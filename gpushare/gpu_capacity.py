@@ -1,11 +1,9 @@
 """The capacity of GPUs: what each share is charged for, what is free, and what of that typical requests cannot use.
 
-A GPU's free part, the mean of free compute and free memory, counts as stranded for each class of request that does not
-fit it, weighted by the frequency of that class. After Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing
-Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023).
-
-A share is charged for the larger of its compute and memory, because other pods cannot use the rest. Neighbours of which
-one has much compute and one much memory can add up to more than their GPU; then both are charged less, in proportion.
+A GPU's free part counts as stranded for each class of request that does not fit it, weighted by its frequency: Weng et
+al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient Descent" (USENIX ATC 2023).
+A share is charged for the larger of its compute and memory, because other pods cannot use the rest; charges that add up
+to more than their GPU shrink in proportion.
 """
 
 from __future__ import annotations
@@ -45,11 +43,8 @@ def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
 
 
 def largest(gpu: Gpu, used: GpuUse) -> tuple[int, int] | None:
-    """Return compute (percent) and memory (bytes) of the largest share that a pod without labels would get, or None.
-
-    Every share needs memory, and pods without the same exclusion label cannot join a GPU that has one.
-    """
-    percent, memory_bytes = free(gpu, used)
+    """Return compute (percent) and memory (bytes) of the largest share that a pod without labels would get, or None."""
+    percent, memory_bytes = free(gpu, used)  # every share needs memory
     return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
 
 

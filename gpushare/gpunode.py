@@ -66,7 +66,6 @@ class CordonNote:
     reason: str = ""
 
     def __str__(self) -> str:
-        """Format as `by alice at 2026-03-01T12:00:00Z: ECC errors`."""
         known = [f"by {self.by}"] * bool(self.by) + [f"at {self.at}"] * bool(self.at)
         return ": ".join(filter(None, (" ".join(known), self.reason)))
 

@@ -83,10 +83,7 @@ def violations(node: GpuNode) -> list[str]:
 
 
 def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
-    """Return the node with one more allocation.
-
-    Raises `LedgerError` if that would break the invariant; a placement on an outdated view is caught here.
-    """
+    """Return the node with one more allocation. Raises `LedgerError` for one from an outdated view that lacks room."""
     if any(held.id == entry.id for held in node.allocations):
         raise errors.LedgerError(f"{node.name} already has an allocation {entry.id}")
     gpus = node.gpu_by_uuid()
@@ -101,10 +98,7 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
 
 
 def confirm(node: GpuNode, pods: Mapping[str, allocation.PodRef]) -> GpuNode:
-    """Return the node with these allocations (ID to pod) confirmed; those already confirmed for a pod are not changed.
-
-    If there is nothing to confirm, it is the same object.
-    """
+    """Return the node with these allocations (ID to pod) confirmed; the same object if all have a pod already."""
     new = {entry.id for entry in node.allocations if entry.id in pods and not entry.pod.uid}
     confirmed = (
         dataclasses.replace(entry, pod=pods[entry.id], reserved_until=None) if entry.id in new else entry
@@ -122,8 +116,7 @@ def settle(node: GpuNode, ids: Iterable[str]) -> GpuNode:
     if all(entry.reserved_until is None for entry in node.allocations if entry.id in wanted):
         return node
     settled = (
-        dataclasses.replace(allocation, reserved_until=None) if allocation.id in wanted else allocation
-        for allocation in node.allocations
+        dataclasses.replace(entry, reserved_until=None) if entry.id in wanted else entry for entry in node.allocations
     )
     return dataclasses.replace(node, allocations=tuple(settled))
 

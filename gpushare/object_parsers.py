@@ -1,11 +1,8 @@
 """Reads the objects in JSON and YAML that others wrote, of bounded depth and size. Pure: text in, objects out.
 
-A list of 100,000 pods is half a gigabyte of JSON, and several in Python; callers keep a tenth of that. The API server
-sends its cached objects in one answer, whatever `limit` says, so paging does not help: JSON is read one object at a
-time, while it is still arriving.
-
-The YAML library composes nested values by a recursive C function: a text that is nested 100,000 levels deep would end
-the process, with no error to catch. And lists of aliases to lists of aliases stand for exponentially many values.
+A list of 100,000 pods is half a gigabyte of JSON, and the API server sends its cached objects in one answer, whatever
+`limit` says: JSON is read one object at a time, while it is still arriving. The YAML library composes values by a
+recursive C function, which a text of 100,000 levels would crash, and aliases stand for exponentially many values.
 """
 
 from __future__ import annotations
@@ -48,7 +45,6 @@ class ObjectReader:
     The elements of a list's `items` are yielded one by one. An element without a kind gets the list's without "List";
     if the list names its kind after its items, they are yielded at its end. `fields` has the other fields of the
     document that was read last, such as the `metadata` of a list.
-
     list_only: accept exactly one document, a list; never wait for its kind, and decode small pieces together.
     """
 

@@ -122,10 +122,9 @@ def namespaced_name(pod: PodJson) -> tuple[str, str]:
 
 def controller(pod: PodJson) -> Controller | None:
     """Return the owner that recreates the pod, or None."""
-    for owner in (pod.get("metadata") or {}).get("ownerReferences") or []:
-        if owner.get("controller"):
-            return Controller(*(str(owner.get(key) or "") for key in ("kind", "name", "uid")))
-    return None
+    owners = (pod.get("metadata") or {}).get("ownerReferences") or []
+    owner = next((owner for owner in owners if owner.get("controller")), None)
+    return owner and Controller(*(str(owner.get(key) or "") for key in ("kind", "name", "uid")))
 
 
 def deployment(pod: PodJson) -> tuple[str, str]:

@@ -41,8 +41,7 @@ def default_mix(_gpu_bytes: int) -> Sequence[Typical]:
 
 def median_request(mix: Sequence[Typical]) -> Typical:
     """Return the median request of a non-empty mix: half of the mix is at least as large."""
-    half = sum(typical.weight for typical in mix) / 2
-    seen = 0.0
+    half, seen = sum(typical.weight for typical in mix) / 2, 0.0
     for typical in sorted(mix, key=lambda typical: (typical.compute, typical.memory), reverse=True):
         seen += typical.weight
         if seen >= half:
@@ -80,17 +79,12 @@ class Free:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Option:
-    """A GPU that could take a share, with its surroundings.
-
-    around: the mean of `Free.mean`, before the share, over the GPU's group, itself included. exclusive: whether a pod
-    with an exclusion label uses it, so that only pods with the same label can use the rest. All values are computed on
-    demand: most cost functions read few of them, and each one takes time over arrays.
-    """
+    """A GPU that could take a share. Values are computed on demand, because each one takes time over arrays."""
 
     free_before: Callable[[], Free]
     free_after: Callable[[], Free]
-    around: Callable[[Group], Number]
-    exclusive: Callable[[], Number]
+    around: Callable[[Group], Number]  # the mean of `Free.mean`, before the share, over the GPU's group
+    exclusive: Callable[[], Number]  # whether only pods with the same exclusion label can use the rest
 
     @property
     def before(self) -> Free:

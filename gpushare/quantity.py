@@ -27,9 +27,8 @@ def parse(text: str) -> Fraction:
 
     match = re.fullmatch(_QUANTITY, text)
     if match is None:
-        raise errors.QuantityError(
-            f'{errors.quoted(text)} is not a quantity: write a number with an optional unit, such as "8Gi"'
-        )
+        said = 'is not a quantity: write a number with an optional unit, such as "8Gi"'
+        raise errors.QuantityError(f"{errors.quoted(text)} {said}")
     number, suffix, exponent = match.groups()
     value = Fraction(number)
     if suffix:
@@ -56,9 +55,8 @@ def parse_compute(text: str) -> int:
     number, unit = match.groups()
     percent = Fraction(number) * {"%": Fraction(1), "m": Fraction(1, 10), None: Fraction(100)}[unit]
     if percent > 100:
-        raise errors.QuantityError(
-            "is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs"
-        )
+        said = "is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs"
+        raise errors.QuantityError(said)
     if percent.denominator != 1:
         raise errors.QuantityError("is finer than 0.01 of a GPU: write 0 to 1 in steps of 0.01")
     return int(percent)

@@ -46,12 +46,9 @@ class Demand:
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Constraints:
-    """The GPUs that a pod accepts; empty means any. Each field has its row in `CONSTRAINTS`.
+    """The GPUs that a pod accepts; empty means any. Each field has its row in `CONSTRAINTS`."""
 
-    Models are globs, matched without regard to case.
-    """
-
-    models: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()  # globs, matched without regard to case
     min_memory_bytes: int = 0
     min_compute_capability: tuple[int, int] = (0, 0)
     uuids: tuple[str, ...] = ()
@@ -101,7 +98,7 @@ def read(
 ) -> Request:
     """Parse the annotations of a pod with these containers; `default` gets the share unless another is named.
 
-    init_containers: the init containers among them, in order, and whether each is a sidecar. Without, all run at once.
+    init_containers: those among them, in order, and whether each is a sidecar. Without, all containers run at once.
     """
     own = {key: value for key, value in annotations.items() if key.startswith(contract.PREFIX)}
     _reject_unknown(own, containers)
@@ -308,9 +305,8 @@ _names = _list_of(caps.NAMES)
 
 def _label(text: str) -> str:
     if not _LABEL_VALUE.fullmatch(text):
-        raise errors.QuantityError(
-            "is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
-        )
+        said = "write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
+        raise errors.QuantityError(f"is not a label value: {said}")
     return text
 
 

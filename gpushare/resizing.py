@@ -44,10 +44,9 @@ class ResizeStep:
 
 
 def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
-    """Return the allocation's shares with the amounts that `request` asks for on their GPUs.
+    """Return the allocation's shares with the amounts (and steps) that `request` asks for on their GPUs.
 
-    Steps come from the request, too, because a release that does not know them may have dropped them. Raises
-    LedgerError if the request has other containers, or another number of GPUs, than the allocation.
+    Raises LedgerError if the request has other containers, or another number of GPUs, than the allocation.
     """
     held: collections.Counter[tuple[str, ...]] = collections.Counter()
     for share in entry.shares:
@@ -147,10 +146,7 @@ def _shrunk(share: GivenShare, resize: Resize | None) -> GivenShare:
 
 
 def _mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> int | None:
-    """Return the smaller memory to mark the share with, if any and if the agent's next report can only answer this.
-
-    While it still reports another amount, that may be the answer to an earlier mark.
-    """
+    """Return the smaller memory to mark the share with, unless the agent's next report may answer an earlier mark."""
     may = have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
     return want.memory_bytes if may and want.memory_bytes < have.memory_bytes else None
 

@@ -32,17 +32,13 @@ def select(
     if not known:
         raise errors.ConfigError(f"no configuration files available: {_remedy(label or default or NAMED)}")
     shown = ", ".join(known)
-    if label:
-        if label not in known:
-            raise errors.ConfigError(
-                f"specified config {label} does not exist: the ConfigMap has {shown}; change the node's label, or "
-                f"{_remedy(label)}"
-            )
-        return label
-    if default:
-        if default not in known:
-            raise errors.ConfigError(f"specified default config {default} does not exist: the ConfigMap has {shown}")
-        return default
+    if label and label not in known:
+        said = f"the ConfigMap has {shown}; change the node's label, or {_remedy(label)}"
+        raise errors.ConfigError(f"specified config {label} does not exist: {said}")
+    if not label and default and default not in known:
+        raise errors.ConfigError(f"specified default config {default} does not exist: the ConfigMap has {shown}")
+    if label or default:
+        return label or default
     for fallback in fallbacks:
         if fallback not in {"empty", *FALLBACKS}:
             raise errors.ConfigError(f"unknown fallback strategy: {fallback}: write named, single or empty")
@@ -109,10 +105,9 @@ def decide(
     default: str = "",
     fallbacks: Sequence[str] = FALLBACKS,
 ) -> Decision:
-    """Decide what a node follows with this label and this ConfigMap (entries: name → text).
+    """Decide what a node follows with this label and this ConfigMap (name to text).
 
-    An unknown or missing entry leaves `current` in force and gives the reason. The caller has to `check` the entry
-    before it acts on it, and keeps `current` if the entry is invalid.
+    An unknown or missing entry leaves `current` in force and gives the reason; so must the caller for an invalid one.
     """
     try:
         name = select(entries, label=label, default=default, fallbacks=fallbacks)

@@ -15,13 +15,13 @@ from typing import Final
 from gpushare import errors
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
+from gpushare.config.flags import FlagValue
 from gpushare.config.model import (
     ALL,
     VERSION,
     Config,
     Devices,
     Flags,
-    FlagValue,
     FractionalResource,
     Imex,
     ReplicatedResource,
@@ -68,9 +68,13 @@ class Fields:
             lowered = {known_key.lower(): known_key for known_key in known}
             nearest = difflib.get_close_matches(key.lower()[:64], lowered, n=1, cutoff=0.75)
             meant = lowered[nearest[0]] if nearest else ""
-            if warnings is None or meant in guarded:
-                raise errors.ConfigError(_unknown(value, meant, known, "remove it"))
-            warnings.append(_unknown(value, meant, known, "it has no effect"))
+            is_error = warnings is None or meant in guarded
+            remedy = f"{'remove it' if is_error else 'it has no effect'}; known keys: {', '.join(known)}"
+            hint = f"did you mean {meant}?" if meant else remedy
+            sentence = f"{located(value.path, value.line)} is unknown: {hint}"
+            if warnings is None or is_error:
+                raise errors.ConfigError(sentence)
+            warnings.append(sentence)
 
     def __contains__(self, key: str) -> bool:
         return key in self._items
@@ -122,11 +126,6 @@ def _entries(item: Item) -> tuple[Item, ...]:
     if not isinstance(item.value, tuple):
         raise item.error("is not a list: start each entry with '- '")
     return item.value
-
-
-def _unknown(value: Item, meant: str, known: Sequence[str], remedy: str) -> str:
-    hint = f"did you mean {meant}?" if meant else f"{remedy}; known keys: {', '.join(known)}"
-    return f"{located(value.path, value.line)} is unknown: {hint}"
 
 
 def read(text: str) -> Config:
@@ -255,8 +254,7 @@ def _replicated(file: Fields) -> tuple[Item, ...]:
 
 def replicated_resource(item: Item, *, rename_by_default: bool = False, intervals: bool = False) -> ReplicatedResource:
     """Read one entry of `resources`."""
-    known = ("name", "rename", "devices", "replicas", *(("interval",) if intervals else ()))
-    file = Fields(item, known, None)
+    file = Fields(item, ("name", "rename", "devices", "replicas", *(["interval"] if intervals else [])), None)
     name, chosen = _name_and_devices(file)
     if "replicas" not in file:
         raise file.missing("no replicas specified")
@@ -265,18 +263,20 @@ def replicated_resource(item: Item, *, rename_by_default: bool = False, interval
         raise file.at("replicas").error("number of replicas must be >= 2")
     counted = len(set(chosen.listed)) if chosen.listed is not None else chosen.count or 1
     if replicas * counted > MAX_DEVICES:
-        of_all = f" of {counted} devices" if counted > 1 else ""
-        raise file.at("replicas").error(
-            f"number of replicas must be <= {MAX_DEVICES // counted}{of_all}: a kubelet accepts at most {MAX_DEVICES} "
-            "devices of a node"
-        )
+        most = f"{MAX_DEVICES // counted}{f' of {counted} devices' if counted > 1 else ''}"
+        said = f"number of replicas must be <= {most}: a kubelet accepts at most {MAX_DEVICES} devices of a node"
+        raise file.at("replicas").error(said)
     renamed = _name(file.at("rename")) if file.get("rename") is not None else None
+    time_slice = file.get("interval")
+    interval = "" if time_slice is None else _text(time_slice).lower()
+    if time_slice is not None and interval not in INTERVALS:
+        raise time_slice.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
     return ReplicatedResource(
         name=name,
         replicas=replicas,
         devices=chosen,
         rename=value_parsers.shared_name(name) if renamed is None and rename_by_default else renamed,
-        interval=_interval(file.at("interval")),
+        interval=interval,
     )
 
 
@@ -306,10 +306,8 @@ def _reference(item: Item) -> str:
     if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
         value = str(value)
     if not isinstance(value, str) or value_parsers.reference_kind(value) is None:
-        raise item.error(
-            'unsupported type for device in devices list: write an index such as 0 or "0:1", or a UUID such as '
-            "GPU-… or MIG-…"
-        )
+        said = 'write an index such as 0 or "0:1", or a UUID such as GPU-… or MIG-…'
+        raise item.error(f"unsupported type for device in devices list: {said}")
     return value
 
 
@@ -356,12 +354,3 @@ def _name(item: Item) -> str:
         if item.value is None or not isinstance(item.value, str):
             raise
         raise item.error(str(error)) from error
-
-
-def _interval(item: Item) -> str:
-    if item.value is None:
-        return ""
-    word = _text(item).lower()
-    if word not in INTERVALS:
-        raise item.error(f"is not a time slice: write one of {', '.join(INTERVALS)}")
-    return word

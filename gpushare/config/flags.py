@@ -10,12 +10,14 @@ import dataclasses
 import enum
 import re
 from collections.abc import Mapping, Sequence
-from typing import Final
+from typing import Final, TypeAlias
 
 from gpushare import errors
 from gpushare.config import value_parsers
-from gpushare.config.model import FlagValue
 
+FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
+
+_NODE_FEATURE_VARIABLES: Final = ("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API")
 GFD_OUTPUT_FILE: Final = "/etc/kubernetes/node-feature-discovery/features.d/gfd"
 
 
@@ -41,45 +43,29 @@ class Flag:
     omitted: bool = False
 
 
-def _named(key: str, name: str, default: FlagValue, kind: FlagType = FlagType.TEXT, *, omitted: bool = False) -> Flag:
-    return Flag(key, (f"--{name}",), (name.upper().replace("-", "_"),), default, kind, omitted)
+def _named(key: str, names: str, default: FlagValue, kind: FlagType = FlagType.TEXT, *, omitted: bool = False) -> Flag:
+    """Return the flag with these names on the command line, and the same in the environment."""
+    options, variables = (f"--{name}" for name in names.split()), names.upper().replace("-", "_").split()
+    return Flag(key, tuple(options), tuple(variables), default, kind, omitted)
 
 
 FLAGS: Final = (
     _named("migStrategy", "mig-strategy", "none"),
     _named("failOnInitError", "fail-on-init-error", True, FlagType.BOOL),
     _named("mpsRoot", "mps-root", "", omitted=True),
-    Flag(
-        "nvidiaDriverRoot", ("--driver-root", "--nvidia-driver-root"), ("NVIDIA_DRIVER_ROOT",), "/", FlagType.TEXT, True
-    ),
-    Flag("nvidiaDevRoot", ("--dev-root", "--nvidia-dev-root"), ("NVIDIA_DEV_ROOT",), "", FlagType.TEXT, True),
+    Flag("nvidiaDriverRoot", ("--driver-root", "--nvidia-driver-root"), ("NVIDIA_DRIVER_ROOT",), "/", omitted=True),
+    Flag("nvidiaDevRoot", ("--dev-root", "--nvidia-dev-root"), ("NVIDIA_DEV_ROOT",), "", omitted=True),
     _named("gdrcopyEnabled", "gdrcopy-enabled", False, FlagType.BOOL),
     _named("gdsEnabled", "gds-enabled", False, FlagType.BOOL),
     _named("mofedEnabled", "mofed-enabled", False, FlagType.BOOL),
-    Flag(
-        "useNodeFeatureAPI",
-        ("--use-node-feature-api",),
-        ("GFD_USE_NODE_FEATURE_API", "USE_NODE_FEATURE_API"),
-        True,
-        FlagType.BOOL,
-    ),
+    Flag("useNodeFeatureAPI", ("--use-node-feature-api",), _NODE_FEATURE_VARIABLES, True, FlagType.BOOL),
     _named("deviceDiscoveryStrategy", "device-discovery-strategy", "auto"),
     _named("plugin.passDeviceSpecs", "pass-device-specs", False, FlagType.BOOL),
     _named("plugin.deviceListStrategy", "device-list-strategy", ("envvar",), FlagType.TEXTS),
     _named("plugin.deviceIDStrategy", "device-id-strategy", "uuid"),
     _named("plugin.cdiAnnotationPrefix", "cdi-annotation-prefix", "cdi.k8s.io/"),
-    Flag(
-        "plugin.nvidiaCTKPath",
-        ("--nvidia-cdi-hook-path", "--nvidia-ctk-path"),
-        ("NVIDIA_CDI_HOOK_PATH", "NVIDIA_CTK_PATH"),
-        "/usr/bin/nvidia-ctk",
-    ),
-    Flag(
-        "plugin.containerDriverRoot",
-        ("--driver-root-ctr-path", "--container-driver-root"),
-        ("DRIVER_ROOT_CTR_PATH", "CONTAINER_DRIVER_ROOT"),
-        "/driver-root",
-    ),
+    _named("plugin.nvidiaCTKPath", "nvidia-cdi-hook-path nvidia-ctk-path", "/usr/bin/nvidia-ctk"),
+    _named("plugin.containerDriverRoot", "driver-root-ctr-path container-driver-root", "/driver-root"),
     _named("plugin.sharedDevicesAllocationPolicy", "shared-devices-allocation-policy", "distributed"),
     Flag("gfd.oneshot", ("--oneshot",), ("GFD_ONESHOT",), False, FlagType.BOOL),
     Flag("gfd.noTimestamp", ("--no-timestamp",), ("GFD_NO_TIMESTAMP",), False, FlagType.BOOL),

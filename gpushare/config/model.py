@@ -5,17 +5,16 @@ from __future__ import annotations
 import dataclasses
 import enum
 from collections.abc import Mapping
-from typing import Any, Final, TypeAlias
+from typing import Any, Final
 
 from gpushare import errors
 from gpushare.config import flags as flag_table
 from gpushare.config import value_parsers
+from gpushare.config.flags import FlagValue
 from gpushare.mig import parted
 
 Json = dict[str, Any]
 VERSION: Final = "v1"
-
-FlagValue: TypeAlias = bool | int | str | tuple[str, ...] | tuple[int, ...]
 
 
 class ReplicaStrategy(enum.StrEnum):
@@ -28,14 +27,11 @@ class ReplicaStrategy(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Devices:
-    """A selection among a resource's devices: `everything`, the first `count` by index, or the `listed` ones.
-
-    listed: GPU indices (`0`), MIG indices (`0:1`) and UUIDs (`GPU-…`, `MIG-…`), as text.
-    """
+    """A selection among a resource's devices: `everything`, the first `count` by index, or the `listed` ones."""
 
     everything: bool = False
     count: int | None = None
-    listed: tuple[str, ...] | None = None
+    listed: tuple[str, ...] | None = None  # GPU indices (`0`), MIG indices (`0:1`) and UUIDs, as text
 
     def __str__(self) -> str:
         if self.listed is not None:
@@ -53,16 +49,13 @@ ALL: Final = Devices(everything=True)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReplicatedResource:
-    """Devices that are each advertised `replicas` times, under the name `rename` if given.
-
-    interval: length of a time slice: "", `default`, `short`, `medium` or `long`; for time-slicing only.
-    """
+    """Devices that are each advertised `replicas` times, under the name `rename` if given."""
 
     name: str
     replicas: int
     devices: Devices = ALL
     rename: str | None = None
-    interval: str = ""
+    interval: str = ""  # length of a time slice, for time-slicing: "", `default`, `short`, `medium` or `long`
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,13 +118,10 @@ class Imex:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Flags:
-    """Flags that the file sets, by dotted key (`plugin.deviceListStrategy`); `flags.effective` has the others.
-
-    sections: the nested objects (`plugin`, `gfd`) in the file, even if empty.
-    """
+    """Flags that the file sets, by dotted key (`plugin.deviceListStrategy`); `flags.effective` has the others."""
 
     values: Mapping[str, FlagValue] = dataclasses.field(default_factory=dict)
-    sections: frozenset[str] = frozenset()
+    sections: frozenset[str] = frozenset()  # the nested objects (`plugin`, `gfd`) in the file, even if empty
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -143,7 +133,9 @@ class Config:
     resources: Resources = Resources()
     sharing: Sharing = Sharing()
     imex: Imex = Imex()
-    mig: parted.Config | str = ()  # how to partition GPUs, () leaves them as they are; or a name of `mig.generation`
+    mig: (
+        parted.Config | str
+    ) = ()  # how to partition GPUs, () leaves them as they are; or the name of a generated config
     warnings: tuple[str, ...] = dataclasses.field(default=(), compare=False)
 
     @property

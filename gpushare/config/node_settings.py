@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from gpushare import errors
 from gpushare.config import flags, value_parsers
-from gpushare.config.model import ALL, Config, FlagValue, ReplicaStrategy, ReplicatedResources, Resources, Sharing
+from gpushare.config.flags import FlagValue
+from gpushare.config.model import ALL, Config, ReplicaStrategy, ReplicatedResources, Resources, Sharing
 
 OWN_MPS_ROOT: Final = "the agent's own"
 # Needed before there is a configuration, and where each is set.
@@ -105,10 +106,7 @@ def ignored_until_restart(
 def check_settings(
     values: Mapping[str, FlagValue], *, strategy: ReplicaStrategy = ReplicaStrategy.NONE, has_nvml: bool = True
 ) -> None:
-    """Check the effective value of every flag (`flags.effective`). Raises ConfigError naming the flag.
-
-    strategy: how the node's devices are shared; has_nvml: whether the driver's library answers.
-    """
+    """Check the effective value of every flag (`flags.effective`). Raises ConfigError naming the flag."""
 
     def check(value: FlagValue, words: Sequence[str], problem: str) -> None:
         if value not in words:
@@ -144,10 +142,7 @@ def check_imex_channels(identities: Sequence[int | str]) -> None:
 
 
 def restricted(config: Config) -> Config:
-    """Return the configuration as the released binary acts on it, with a warning for each dropped part.
-
-    If both MPS and time-slicing are configured, only MPS is in force, as there.
-    """
+    """Return the configuration as the released binary acts on it (MPS wins), with a warning for each dropped part."""
     mps, time_slicing = config.sharing.mps, config.sharing.time_slicing
     warnings = list(config.warnings)
     for key, is_dropped, why in (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import fnmatch
 import re
 from fractions import Fraction
 from typing import Final
@@ -69,9 +70,8 @@ def parse_resource_name(text: str) -> str:
     """Return the full name: `gpu` is `nvidia.com/gpu`. Raises ConfigError, a sentence without its subject."""
     name = text if text.startswith(RESOURCE_PREFIX) else RESOURCE_PREFIX + text
     if len(name) > MAX_NAME:
-        raise errors.ConfigError(
-            f"fully-qualified resource name must be {MAX_NAME} characters or less, not {len(name)}"
-        )
+        said = f"fully-qualified resource name must be {MAX_NAME} characters or less, not {len(name)}"
+        raise errors.ConfigError(said)
     if not _SUBDOMAIN.fullmatch(name.removeprefix(RESOURCE_PREFIX)):
         raise errors.ConfigError(
             f"incorrect format for resource name: write {RESOURCE_PREFIX} and then lower-case letters, digits, '-' and "
@@ -87,18 +87,7 @@ def shared_name(name: str) -> str:
 
 def matches(pattern: str, text: str) -> bool:
     """Whether `text` matches `pattern`, in which `*` stands for anything and all else for itself."""
-    parts = pattern.split("*")
-    if len(parts) == 1:
-        return text == pattern
-    if not text.startswith(parts[0]):
-        return False
-    position = len(parts[0])
-    for part in parts[1:-1]:
-        start = text.find(part, position)
-        if start < 0:
-            return False
-        position = start + len(part)
-    return len(text) - position >= len(parts[-1]) and text.endswith(parts[-1])
+    return fnmatch.fnmatchcase(text, pattern.replace("[", "[[]").replace("?", "[?]"))
 
 
 class ReferenceKind(enum.StrEnum):

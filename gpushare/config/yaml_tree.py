@@ -99,9 +99,8 @@ def located(path: str, line: int) -> str:
 
 def scalar_text(value: bool | int | float | None) -> str:
     """Return a scalar that is not text, as YAML writes it."""
-    return (
-        {None: "null", True: "true", False: "false"}[value] if value is None or isinstance(value, bool) else str(value)
-    )
+    words: dict[object, str] = {None: "null", True: "true", False: "false"}
+    return words[value] if value is None or isinstance(value, bool) else str(value)
 
 
 def parse(text: str) -> Document:

@@ -29,6 +29,17 @@ def builder(
     signs_certificates: bool,
 ) -> x509.CertificateBuilder:
     """Return a builder for a certificate of `key` with a random serial number, to be extended and signed."""
+    usage = x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
@@ -38,13 +49,19 @@ def builder(
         .not_valid_before(valid_from)
         .not_valid_after(valid_until)
         .add_extension(x509.BasicConstraints(signs_certificates, 0 if signs_certificates else None), critical=True)
-        .add_extension(_usage(signs_certificates=signs_certificates), critical=True)
+        .add_extension(usage, critical=True)
     )
 
 
 def hosts(names: Iterable[str]) -> x509.SubjectAlternativeName:
     """Return a subjectAltName extension for a server's names and addresses."""
-    return x509.SubjectAlternativeName([_general_name(name) for name in names])
+    listed: list[x509.GeneralName] = []
+    for name in names:
+        try:
+            listed.append(x509.IPAddress(ipaddress.ip_address(name)))
+        except ValueError:
+            listed.append(x509.DNSName(name))
+    return x509.SubjectAlternativeName(listed)
 
 
 def pem(certificate: x509.Certificate) -> str:
@@ -57,24 +74,3 @@ def key_pem(key: ec.EllipticCurvePrivateKey) -> str:
     return key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     ).decode()
-
-
-def _usage(*, signs_certificates: bool) -> x509.KeyUsage:
-    return x509.KeyUsage(
-        digital_signature=not signs_certificates,
-        key_cert_sign=signs_certificates,
-        crl_sign=signs_certificates,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
-
-
-def _general_name(name: str) -> x509.GeneralName:
-    try:
-        return x509.IPAddress(ipaddress.ip_address(name))
-    except ValueError:
-        return x509.DNSName(name)

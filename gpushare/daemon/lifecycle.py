@@ -3,9 +3,8 @@
 The exit code is 0 if the daemon was told to stop (SIGTERM, SIGINT) and has drained. It is 1, with a logged error, if
 anything ends that should go on: a dead background task must not leave a process that looks alive and does nothing.
 
-Logs are JSON, one line each, on stderr, with the keys of Kubernetes' own components: `ts` (RFC 3339, UTC), `v` (the
-level's name), `msg`, `err`, then the call's `extra`. Values are never part of the message, so that lines can be counted
-and searched by message. Objects are written as {"namespace": …, "name": …}.
+Logs are JSON, one line each, on stderr, with the keys of Kubernetes' own components: `ts`, `v` (the level), `msg`,
+`err`, then the call's `extra`. Values are never part of the message, so that lines can be counted and searched by it.
 """
 
 from __future__ import annotations
@@ -29,16 +28,19 @@ logger = logging.getLogger(__name__)
 GRACE_SECONDS: Final = 25.0
 CANCEL_SECONDS: Final = 3.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+LOG_LEVELS: Final = ("debug", "info", "warning", "error")
+GC_THRESHOLDS: Final = (10_000, 5, 200)  # at most 50,000 at once, but all new ones after ten million
+FREEZE_SECONDS: Final = 3600.0  # by then the new ones have become old
+
+# The attributes of every LogRecord; all others came as `extra`.
+_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
 
 
 class Daemon:
-    """The handle that `main` gets: background tasks, and the signal to stop.
-
-    stopping: set when the process was told to stop, or must stop because something failed.
-    """
+    """The handle that `main` gets: background tasks, and the signal to stop."""
 
     def __init__(self) -> None:
-        self.stopping = asyncio.Event()
+        self.stopping = asyncio.Event()  # set on a signal to stop, or because something failed
         self.failed = False
         self._tasks: set[asyncio.Task[Any]] = set()
         self._ending = False
@@ -144,18 +146,10 @@ async def _first(
     waiting.cancel()
 
 
-LOG_LEVELS: Final = ("debug", "info", "warning", "error")
-
-# The attributes of every LogRecord; all others came as `extra`.
-_OWN: Final = frozenset(logging.makeLogRecord({}).__dict__) | {"message", "asctime"}
-
-
 def configure_logs(level: str, component: str, *, stream: TextIO | None = None) -> None:
-    """Send all logs of this process to `stream` (stderr), from `level` (one of LOG_LEVELS) on.
+    """Send all logs of this process to `stream` (stderr), from `level` (one of LOG_LEVELS, else ValueError) on.
 
     component: added to each line, to tell apart logs that are collected together.
-
-    Raises ValueError for an unknown level.
     """
     if level not in LOG_LEVELS:
         raise ValueError(f"log level {level!r} does not exist; use one of {', '.join(LOG_LEVELS)}")
@@ -176,7 +170,8 @@ class JsonLines(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line for `record`."""
-        line: dict[str, Any] = {"ts": _timestamp(record.created), "v": record.levelname.lower()}
+        when = datetime.datetime.fromtimestamp(record.created, datetime.UTC).isoformat(timespec="milliseconds")
+        line: dict[str, Any] = {"ts": when.replace("+00:00", "Z"), "v": record.levelname.lower()}
         line["msg"] = record.getMessage()
         if record.exc_info and record.exc_info[1] is not None:
             line["err"] = f"{type(record.exc_info[1]).__name__}: {record.exc_info[1]}"
@@ -189,26 +184,16 @@ class JsonLines(logging.Formatter):
         try:
             text = json.dumps(line, ensure_ascii=False, allow_nan=False, default=str)
         except (TypeError, ValueError):  # NaN, a key that is not a string, a cycle
-            text = json.dumps({str(key): _plain(value) for key, value in line.items()}, ensure_ascii=False)
+            plain = {str(key): value if isinstance(value, str | int) else str(value) for key, value in line.items()}
+            text = json.dumps(plain, ensure_ascii=False)
         return printable.escaped(text)
 
 
-def _timestamp(seconds: float) -> str:
-    """Return a time as Kubernetes writes it, to the millisecond: 2026-11-27T19:52:34.123Z."""
-    when = datetime.datetime.fromtimestamp(seconds, datetime.UTC)
-    return when.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _plain(value: Any) -> Any:
-    return value if isinstance(value, (str, int)) else str(value)
-
-
-GC_THRESHOLDS: Final = (10_000, 5, 200)  # at most 50,000 at once, but all new ones after ten million
-FREEZE_SECONDS: Final = 3600.0  # by then the new ones have become old
-
-
 def freeze_objects() -> None:
-    """Collect once, and exempt the remaining objects from collection."""
+    """Collect once, and exempt the remaining objects from collection.
+
+    A copy of a large cluster is millions of objects without cycles; to scan them all takes a second without answers.
+    """
     began = time.perf_counter()
     collected = gc.collect()
     gc.freeze()

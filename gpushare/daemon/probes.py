@@ -1,12 +1,9 @@
 """The endpoints for the kubelet and Prometheus: /healthz, /readyz and /metrics, over plain HTTP on a separate port.
 
-A daemon may add documents. While many clients are connected, making pages takes at most a fifth of the event loop's
-time, and each connection gets one request. Connections are bounded in time and in number, in total and per address: a
-new one beyond the limit closes the oldest, and health is answered before anything else is done for a connection. So no
-number of clients starves the daemon or a kubelet's probes. Otherwise every page is fresh.
-
-Health means that the event loop runs. Readiness is a table of named checks, each of which states in one sentence what
-is missing, so that `curl …/readyz` explains why a pod gets no traffic.
+While many clients are connected, making pages takes at most a fifth of the event loop's time. Connections are bounded
+in time and in number, and health is answered before anything else is done for one. So no number of clients starves the
+daemon or a kubelet's probes. Health means that the event loop runs. Readiness is a table of named checks, each of which
+states in one sentence what is missing, so that `curl …/readyz` explains why a pod gets no traffic.
 """
 
 from __future__ import annotations
@@ -28,12 +25,8 @@ from gpushare import printable
 
 logger = logging.getLogger(__name__)
 
-# Returns None if ready, else what is missing, as a sentence.
-Check = Callable[[], str | None]
-
-
-# Returns the JSON to send, or None while there is nothing to report.
-Document = Callable[[], object]
+Check = Callable[[], str | None]  # returns None if ready, else what is missing, as a sentence
+Document = Callable[[], object]  # returns the JSON to send, or None while there is nothing to report
 NO_DOCUMENTS: Final[Mapping[str, Document]] = {}
 CACHE_FACTOR: Final = 4.0  # with many clients, a page is cached this many times as long as it took to make
 CROWDED_CONNECTIONS: Final = 8  # more connections than Prometheus, the kubelet and people open at a time
@@ -47,28 +40,29 @@ HEALTHY: Final = (
 )
 
 
-def application(
+def _application(
     checks: Mapping[str, Check],
     registry: prometheus_client.CollectorRegistry,
-    documents: Mapping[str, Document] = NO_DOCUMENTS,
-    *,
-    is_crowded: Callable[[], bool] = lambda: False,
+    documents: Mapping[str, Document],
+    is_crowded: Callable[[], bool],
 ) -> web.Application:
-    """Return the three routes, and one for each path in `documents`.
-
-    `checks` is read at each request, so callers may add to it later. is_crowded: whether many clients are connected.
-    """
+    """Return the three routes, and one for each path in `documents`; callers may add to `checks` later."""
 
     async def healthz(_: web.Request) -> web.Response:  # for a request that arrives in pieces
         return web.Response(text="ok\n")
 
     async def readyz(_: web.Request) -> web.Response:
-        missing = not_ready(checks)
-        if not missing:
-            return web.Response(text="ok\n")
-        lines = (f"{printable.replaced(f'{name}: {sentence}')}\n" for name, sentence in missing.items())
+        missing = ""
+        for name, check in checks.items():
+            try:
+                sentence = check()
+            except Exception as error:
+                logger.exception("A readiness check failed", extra={"check": name})
+                sentence = f"the check itself failed: {error}"
+            if sentence is not None:
+                missing += f"{printable.replaced(f'{name}: {sentence}')}\n"
         # As the API server does: `kubectl get --raw` does not print the body of a 503.
-        return web.Response(status=500, text="".join(lines))
+        return web.Response(status=500, text=missing) if missing else web.Response(text="ok\n")
 
     async def metrics(request: web.Request) -> web.Response:
         encode, content_type = exposition.choose_encoder(request.headers.get("Accept", ""))
@@ -128,20 +122,6 @@ class Pages:
         return page
 
 
-def not_ready(checks: Mapping[str, Check]) -> dict[str, str]:
-    """Return what is missing, by the check's name; a check that raises is not ready either."""
-    missing: dict[str, str] = {}
-    for name, check in checks.items():
-        try:
-            sentence = check()
-        except Exception as error:
-            logger.exception("A readiness check failed", extra={"check": name})
-            sentence = f"the check itself failed: {error}"
-        if sentence is not None:
-            missing[name] = sentence
-    return missing
-
-
 @contextlib.asynccontextmanager
 async def serve(
     checks: Mapping[str, Check],
@@ -152,7 +132,7 @@ async def serve(
     documents: Mapping[str, Document] = NO_DOCUMENTS,
 ) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system when `port` is 0)."""
-    app = application(checks, registry, documents, is_crowded=lambda: len(connections) > CROWDED_CONNECTIONS)
+    app = _application(checks, registry, documents, lambda: len(connections) > CROWDED_CONNECTIONS)
     runner = web.AppRunner(app, access_log=None)
     await runner.setup()
     try:
@@ -172,18 +152,18 @@ class ProbeConnections:
     """The open connections, oldest first. make: the protocol for all requests except health."""
 
     def __init__(self, make: Callable[[], asyncio.Protocol]) -> None:
-        self._make = make
-        self._open: dict[ProbeConnection, str] = {}
+        self.make = make
+        self._open: dict[_Connection, str] = {}
         self._of_address: collections.Counter[str] = collections.Counter()
 
     def __len__(self) -> int:
         return len(self._open)
 
-    def __call__(self) -> ProbeConnection:
+    def __call__(self) -> _Connection:
         """Return a new connection's protocol."""
-        return ProbeConnection(self)
+        return _Connection(self)
 
-    def made(self, connection: ProbeConnection, address: str) -> None:
+    def made(self, connection: _Connection, address: str) -> None:
         """Register a connection, and close the oldest if there are too many."""
         if self._of_address[address] >= MAX_CONNECTIONS_PER_ADDRESS:
             next(other for other, its in self._open.items() if its == address).end()
@@ -192,18 +172,14 @@ class ProbeConnections:
         self._open[connection] = address
         self._of_address[address] += 1
 
-    def lost(self, connection: ProbeConnection) -> None:
+    def lost(self, connection: _Connection) -> None:
         """Unregister a connection; no-op if unknown."""
         address = self._open.pop(connection, None)
         if address is not None:
             self._of_address -= collections.Counter({address: 1})
 
-    def answering(self) -> asyncio.Protocol:
-        """Return a protocol for a request other than health."""
-        return self._make()
 
-
-class ProbeConnection(asyncio.Protocol):
+class _Connection(asyncio.Protocol):
     """One connection. It costs nothing more until it asks for something other than health."""
 
     def __init__(self, connections: ProbeConnections) -> None:
@@ -213,7 +189,6 @@ class ProbeConnection(asyncio.Protocol):
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """As asyncio.Protocol."""
         if not isinstance(transport, asyncio.Transport):
             raise TypeError(f"a connection over {type(transport).__name__} is not writable")
         self._transport = transport
@@ -221,13 +196,11 @@ class ProbeConnection(asyncio.Protocol):
         self._connections.made(self, str((transport.get_extra_info("peername") or ("",))[0]))
 
     def end(self) -> None:
-        """Close it in any state."""
         self._connections.lost(self)
         if self._transport is not None:
             self._transport.abort()
 
     def data_received(self, data: bytes) -> None:
-        """As asyncio.Protocol: answer health, and pass on everything else."""
         if self._transport is None or self._transport.is_closing():
             return
         if self._inner is None and data.startswith(HEALTH):
@@ -235,26 +208,22 @@ class ProbeConnection(asyncio.Protocol):
             self._transport.close()
             return
         if self._inner is None:
-            self._inner = self._connections.answering()
+            self._inner = self._connections.make()
             self._inner.connection_made(self._transport)
         self._inner.data_received(data)
 
     def eof_received(self) -> bool | None:
-        """As asyncio.Protocol."""
         return self._inner.eof_received() if self._inner is not None else None
 
     def pause_writing(self) -> None:
-        """As asyncio.Protocol."""
         if self._inner is not None:
             self._inner.pause_writing()
 
     def resume_writing(self) -> None:
-        """As asyncio.Protocol."""
         if self._inner is not None:
             self._inner.resume_writing()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """As asyncio.Protocol."""
         self._connections.lost(self)
         if self._timer is not None:
             self._timer.cancel()

@@ -1,6 +1,6 @@
 """The published geometry of GPU models, to check a configuration without the GPU.
 
-An agent asks its driver instead. A model's family fixes slices and placements; its memory fixes the profiles' names.
+A model's family fixes slices and placements; its memory fixes the profiles' names. An agent asks its driver instead.
 Placements and IDs are those that `nvidia-smi mig -lgip` and `-lgipp` show on A30, A100 and H100; for H200 and later,
 the counts of NVIDIA's documentation with H100's placements.
 https://docs.nvidia.com/datacenter/tesla/mig-user-guide/supported-mig-profiles.html
@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
 from gpushare.mig import instance_layout, parted, profile
-from gpushare.mig.instance_layout import Geometry, ProfileGeometry, Wanted
+from gpushare.mig.instance_layout import Geometry, ProfileGeometry
 
 # profile name without its memory: (device profile id, memory slices, starts, maximum)
 _Rules = Mapping[str, tuple[int, int, tuple[int, ...], int]]
@@ -61,16 +61,12 @@ _MAX_GIB: Final = 1024
 
 def _geometry(name: str, rules: _Rules, memory_bytes: int) -> Geometry:
     slices = max(size for _, size, _, _ in rules.values())
-    kinds = tuple(
-        ProfileGeometry(_profile(rule, memory_bytes * shape[1] // slices, memory_bytes), *shape)
-        for rule, shape in rules.items()
-    )
-    return Geometry(name, max(kind.gpu_slices for kind in kinds), slices, kinds)
-
-
-def _profile(rule: str, instance_bytes: int, total_bytes: int) -> profile.Profile:
-    memory = profile.memory_gb(instance_bytes=instance_bytes, total_bytes=total_bytes)
-    return profile.parse(rule.removesuffix(" double").replace("g", f"g.{memory}gb", 1))
+    kinds = []
+    for rule, shape in rules.items():
+        memory = profile.memory_gb(instance_bytes=memory_bytes * shape[1] // slices, total_bytes=memory_bytes)
+        kind = profile.parse(rule.removesuffix(" double").replace("g", f"g.{memory}gb", 1))
+        kinds.append(ProfileGeometry(kind, *shape))
+    return Geometry(name, max(kind.gpu_slices for kind in kinds), slices, tuple(kinds))
 
 
 MODELS: Final = {
@@ -109,22 +105,18 @@ def conceivable() -> Iterator[Geometry]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WithoutNode:
-    """The verdict on MIG entries without a GPU.
+    """The verdict on MIG entries without a GPU."""
 
-    problem: why no GPU can have them; empty if one may. unknown: names that only a model newer than the catalogue may
-    have.
-    """
-
-    problem: str = ""
+    problem: str = ""  # why no GPU can have them; empty if one may
     warnings: tuple[str, ...] = ()
-    unknown: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()  # sentences about names that only a model newer than the catalogue may have
 
 
 def without_node(entries: parted.Config | str) -> WithoutNode:
     """Check the entries, or the name of a generated config, against the models that have the named profiles.
 
-    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200). So entries that fit
-    on no known model are a problem only if they would fit on no model with any memory.
+    A newer model may use a name for a smaller part of itself (7 × 1g.35gb fit on GB300, 4 on H200), so entries are a
+    problem only if they would fit on no model with any memory.
     """
     if isinstance(entries, str):
         return WithoutNode(
@@ -136,8 +128,13 @@ def without_node(entries: parted.Config | str) -> WithoutNode:
         wanted = instance_layout.named(entry.wanted)
         for kind in wanted:
             said = f"mig[{number}]: no known GPU has the MIG profile {kind}"
-            unknown += _unknown(said, str(kind.gpu_instance), _profile_names())
-        misfits = [instance_layout.misfit(geometry, wanted) for geometry in _having(wanted)]
+            unknown += _unknown(
+                said,
+                str(kind.gpu_instance),
+                {str(known.profile) for geometry in MODELS.values() for known in geometry.kinds},
+            )
+        having = (model for model in MODELS.values() if wanted and all(map(model.kind, wanted)))
+        misfits = [instance_layout.misfit(geometry, wanted) for geometry in having]
         if not misfits or not all(misfits):
             continue
         reason = f"mig[{number}] fits on no known GPU: {misfits[0]}"
@@ -156,19 +153,6 @@ def _unknown(said: str, name: str, known: Iterable[str]) -> Iterator[str]:
 
 
 @functools.cache
-def _profile_names() -> frozenset[str]:
-    return frozenset(str(kind.profile) for geometry in MODELS.values() for kind in geometry.kinds)
-
-
-@functools.cache
 def _generated_names() -> frozenset[str]:
-    models = (
-        parted.MigModel(name, {kind.profile: kind.most for kind in geometry.kinds}) for name, geometry in MODELS.items()
-    )
-    return frozenset(name for model in models for name in parted.generated_configs([model]))
-
-
-def _having(wanted: Wanted) -> tuple[Geometry, ...]:
-    """Return the models that have all of these profiles."""
-    known = MODELS.values()
-    return tuple(geometry for geometry in known if wanted and all(geometry.kind(kind) is not None for kind in wanted))
+    most = [{kind.profile: kind.most for kind in geometry.kinds} for geometry in MODELS.values()]
+    return frozenset(name for kinds in most for name in parted.generated_configs([parted.MigModel("", kinds)]))

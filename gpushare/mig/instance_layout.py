@@ -16,20 +16,20 @@ from typing import Final
 from gpushare.mig import parted
 from gpushare.mig.profile import Profile, parse
 
+Wanted = Mapping[Profile, int]
+_SHOWN: Final = 3
+_TRIED: Final = 2000  # parts of a request that are tried; there may be thousands of times as many
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ProfileGeometry:
-    """A profile on one GPU model.
-
-    device_profile_id: the ID that NVML's calls take (not the profile's number in NVML's header). most: how many can
-    exist at once.
-    """
+    """A profile on one GPU model."""
 
     profile: Profile
-    device_profile_id: int
+    device_profile_id: int  # the ID that NVML's calls take (not the profile's number in NVML's header)
     memory_slices: int
     starts: tuple[int, ...]
-    most: int
+    most: int  # how many can exist at once
 
     @property
     def gpu_slices(self) -> int:
@@ -65,15 +65,8 @@ class PlacedInstance:
         return range(self.start, self.start + self.kind.memory_slices)
 
 
-Wanted = Mapping[Profile, int]
-_SHOWN: Final = 3
-_TRIED: Final = 2000  # parts of a request that are tried; there may be thousands of times as many
-
-
 def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
-    """Return why `wanted` does not fit on an empty GPU, as a sentence with the largest parts that do; None if it
-    fits.
-    """
+    """Return why `wanted` does not fit on an empty GPU, and the largest parts that do; None if it fits."""
     foreign = [profile for profile, count in wanted.items() if count > 0 and not _is_known(geometry, profile)]
     if foreign:
         known = ", ".join(str(kind.profile) for kind in geometry.kinds)
@@ -90,8 +83,7 @@ def misfit(geometry: Geometry, wanted: Wanted) -> str | None:
 def named(wanted: Mapping[str, int]) -> Wanted:
     """Return profiles with counts, from names with counts, without those of 0. Raises ProfileError."""
     counts: dict[Profile, int] = {}
-    for name, count in wanted.items():
-        kind = parse(name)
+    for kind, count in ((parse(name), count) for name, count in wanted.items()):
         if count > 0:
             counts[kind] = counts.get(kind, 0) + count
     return counts
@@ -143,23 +135,12 @@ def instances(geometry: Geometry, wanted: Wanted) -> list[tuple[ProfileGeometry,
     return sorted(parts, key=lambda part: (-part[0].memory_slices, -part[0].gpu_slices, part[0].device_profile_id))
 
 
-def _has_place(geometry: Geometry, instance: PlacedInstance, others: Sequence[PlacedInstance]) -> bool:
-    occupied = {place for other in others for place in other.places}
-    return (
-        occupied.isdisjoint(instance.places)
-        and sum(other.kind.gpu_slices for other in others) + instance.kind.gpu_slices <= geometry.gpu_slices
-        and sum(other.kind.profile == instance.kind.profile for other in others) < instance.kind.most
-    )
-
-
 def places(
     geometry: Geometry, kinds: Sequence[ProfileGeometry], taken: Sequence[PlacedInstance] = ()
 ) -> list[PlacedInstance] | None:
     """Return a placement for each of `kinds`, in order, equal ones adjacent; None if not all fit."""
-    if (
-        sum(kind.gpu_slices for kind in kinds) + sum(instance.kind.gpu_slices for instance in taken)
-        > geometry.gpu_slices
-    ):
+    slices = sum(kind.gpu_slices for kind in (*kinds, *(instance.kind for instance in taken)))
+    if slices > geometry.gpu_slices:
         return None
 
     def place(number: int, made: list[PlacedInstance]) -> list[PlacedInstance] | None:
@@ -170,8 +151,9 @@ def places(
         for start in reversed(kind.starts):
             if alike and start >= made[-1].start:
                 continue
-            instance = PlacedInstance(kind, start)
-            if _has_place(geometry, instance, [*taken, *made]):
+            instance, others = PlacedInstance(kind, start), [*taken, *made]
+            is_free = {place for other in others for place in other.places}.isdisjoint(instance.places)
+            if is_free and sum(other.kind.profile == kind.profile for other in others) < kind.most:
                 instances = place(number + 1, [*made, instance])
                 if instances is not None:
                     return instances
@@ -181,9 +163,7 @@ def places(
 
 
 def largest_parts(geometry: Geometry, wanted: Wanted) -> list[Wanted]:
-    """Return at most three parts of `wanted` that fit: those with the most instances, and of those the most compute
-    slices.
-    """
+    """Return at most three parts of `wanted` that fit: the most instances, then the most compute slices."""
     most: tuple[int, int] | None = None
     largest: list[Wanted] = []
     for part in _parts(geometry, wanted):
@@ -223,16 +203,6 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
         yield {profile: count for profile, count in zip(profiles, counts, strict=True) if count}
 
 
-def largest_first(wanted: Wanted) -> tuple[Profile, ...]:
-    """Return the instances of `wanted`, one by one, the largest first."""
-    ranked = sorted(
-        wanted,
-        key=lambda profile: (profile.gpu_slices, profile.compute_slices, profile.memory_gb, profile.with_),
-        reverse=True,
-    )
-    return tuple(profile for profile in ranked for _ in range(wanted[profile]))
-
-
 def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
     """Yield every distinct order, the largest first."""
 
@@ -245,13 +215,15 @@ def distinct(wanted: Wanted) -> Iterator[tuple[Profile, ...]]:
             for tail in order(tuple(rest)):
                 yield (profile, *tail)
 
-    return order(largest_first(wanted))
+    def size(profile: Profile) -> tuple[int, int, int, tuple[str, ...]]:
+        return profile.gpu_slices, profile.compute_slices, profile.memory_gb, profile.with_
+
+    return order(tuple(profile for profile in sorted(wanted, key=size, reverse=True) for _ in range(wanted[profile])))
 
 
 def first_that_works(wanted: Wanted, attempt: Callable[[tuple[Profile, ...]], bool]) -> tuple[Profile, ...] | None:
     """Return the first order of creation for which `attempt` returns true; None if none works.
 
-    A driver that chooses the placements itself may put a 1g where a 3g could have been, so the order matters. Largest
-    first nearly always works; if it does not, every other order is tried once.
+    A driver that chooses the placements itself may put a 1g where a 3g could have been, so the order matters.
     """
     return next((order for order in distinct(wanted) if attempt(order)), None)

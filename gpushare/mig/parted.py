@@ -13,13 +13,21 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import errors
 from gpushare.mig import profile
 from gpushare.mig.profile import Profile
 
+ALL: Final = "all"
+ALL_DISABLED: Final = "all-disabled"
+ALL_ENABLED: Final = "all-enabled"
+ALL_BALANCED: Final = "all-balanced"
+
+# GPU slices of the model: how many instances of how many slices.
+_BALANCED: Final[Mapping[int, Mapping[int, int]]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
+_ENTRY_FIELDS: Final = ("device-filter", "devices", "mig-enabled", "mig-devices")
 _NUMBER: Final = re.compile(r"0[xX][0-9a-fA-F]{1,16}|[0-9]{1,20}", re.ASCII)
 
 
@@ -57,9 +65,8 @@ def parse_device_id(text: str) -> DeviceId:
     """Return the IDs in a text. Raises DeviceIdError."""
     parts = text.split(":")
     if len(parts) > 2:
-        raise DeviceIdError(
-            f"invalid DeviceID format {errors.quoted(text)}: write 0xDDDDVVVV, or 0xDDDDVVVV:0xSSSSVVVV with subsystem"
-        )
+        said = "write 0xDDDDVVVV, or 0xDDDDVVVV:0xSSSSVVVV with subsystem"
+        raise DeviceIdError(f"invalid DeviceID format {errors.quoted(text)}: {said}")
     model = _pair(parts[0], "DeviceID", text)
     return DeviceId(model, _pair(parts[1], "Subsystem", text) if len(parts) == 2 else None)
 
@@ -73,15 +80,9 @@ def device_id_of_nvml(device_id: int, subsystem_id: int = 0) -> DeviceId:
 def _pair(word: str, what: str, text: str) -> PciPair:
     number = int(word, 16 if word[:2].lower() == "0x" else 10) if _NUMBER.fullmatch(word) else None
     if number is None or number > 0xFFFFFFFF:
-        raise DeviceIdError(
-            f"unable to create {what} from {errors.quoted(text)}: {errors.quoted(word)} is not a number of 32 bits "
-            "such as 0x20B510DE"
-        )
+        said = f"{errors.quoted(word)} is not a number of 32 bits such as 0x20B510DE"
+        raise DeviceIdError(f"unable to create {what} from {errors.quoted(text)}: {said}")
     return PciPair(number >> 16, number & 0xFFFF)
-
-
-ALL: Final = "all"
-_ENTRY_FIELDS: Final = ("device-filter", "devices", "mig-enabled", "mig-devices")
 
 
 class PartedError(errors.GpushareError):
@@ -90,23 +91,20 @@ class PartedError(errors.GpushareError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigConfigEntry:
-    """The target state of a set of GPUs. devices: indices, None for all. filters: empty matches every model.
+    """The target state of a set of GPUs."""
 
-    wanted: profile names with counts, as written; empty for no instances, or MIG disabled.
-    """
-
-    devices: tuple[int, ...] | None
+    devices: tuple[int, ...] | None  # indices, None for all
     enabled: bool
-    wanted: Mapping[str, int] = dataclasses.field(default_factory=dict)
-    filters: tuple[str, ...] = ()
+    wanted: Mapping[str, int] = dataclasses.field(default_factory=dict)  # profile names with counts, as written
+    filters: tuple[str, ...] = ()  # empty matches every model
 
     def applies_to(self, *, index: int, hardware: DeviceId | None) -> bool:
         """Whether the entry is about that GPU."""
         if self.devices is not None and index not in self.devices:
             return False
-        if not self.filters:
-            return True
-        return hardware is not None and any(parse_device_id(text).matches(hardware) for text in self.filters)
+        return not self.filters or (
+            hardware is not None and any(parse_device_id(text).matches(hardware) for text in self.filters)
+        )
 
 
 Config = tuple[MigConfigEntry, ...]
@@ -115,7 +113,10 @@ Config = tuple[MigConfigEntry, ...]
 def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
     """Read one entry of a config. Raises PartedError."""
     fields = _mapping(document, where)
-    _no_others(fields, _ENTRY_FIELDS, where)
+    unknown = next((key for key in fields if key not in _ENTRY_FIELDS), None)
+    if unknown is not None:
+        said = f"has the unexpected field {_shown(unknown)}: its fields are {', '.join(_ENTRY_FIELDS)}"
+        raise PartedError(f"{where} {said}")
     for required in ("devices", "mig-enabled"):
         if required not in fields:
             raise PartedError(f"{where} lacks {required}: it is required")
@@ -127,12 +128,12 @@ def read_entry(document: Any, *, where: str = "the entry") -> MigConfigEntry:
         raise PartedError(f"{where} has mig-enabled: true and no mig-devices: list them, or write {{}} for none")
     if not enabled and wanted:
         raise PartedError(f"{where} has mig-devices and mig-enabled: false: remove mig-devices, or enable MIG")
-    return MigConfigEntry(
-        devices=_devices(fields["devices"], f"{where}.devices"),
-        enabled=enabled,
-        wanted=wanted or {},
-        filters=_filters(fields.get("device-filter"), f"{where}.device-filter"),
-    )
+    devices, filters = _devices(fields["devices"], f"{where}.devices"), fields.get("device-filter")
+    listed = [] if filters in (None, "") else [filters] if isinstance(filters, str) else filters
+    if not isinstance(listed, list) or not all(isinstance(pci_number, str) for pci_number in listed):
+        said = 'write PCI numbers such as "0x233010DE", or a list of them'
+        raise PartedError(f"{where}.device-filter is {_shown(filters)}: {said}")
+    return MigConfigEntry(devices, enabled, wanted or {}, tuple(listed))
 
 
 def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] | None:
@@ -155,10 +156,8 @@ def read_wanted(document: Any, *, where: str = "mig-devices") -> dict[str, int] 
 
 def written(entry: MigConfigEntry) -> dict[str, Any]:
     """Return the entry as in the file."""
-    document: dict[str, Any] = {
-        "devices": ALL if entry.devices is None else list(entry.devices),
-        "mig-enabled": entry.enabled,
-    }
+    document: dict[str, Any] = {"devices": ALL if entry.devices is None else list(entry.devices)}
+    document["mig-enabled"] = entry.enabled
     if entry.enabled:
         document["mig-devices"] = dict(entry.wanted)
     if entry.filters:
@@ -169,20 +168,9 @@ def written(entry: MigConfigEntry) -> dict[str, Any]:
 def _devices(value: Any, where: str) -> tuple[int, ...] | None:
     if value == ALL:
         return None
-    if isinstance(value, list) and all(_is_index(index) for index in value):
+    if isinstance(value, list) and all(type(index) is int and index >= 0 for index in value):
         return tuple(value)
     raise PartedError(f"{where} is {_shown(value)}: write all, or a list of the GPUs' indices such as [0, 1]")
-
-
-def _is_index(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def _filters(value: Any, where: str) -> tuple[str, ...]:
-    listed: Sequence[Any] = [] if value in (None, "") else [value] if isinstance(value, str) else value
-    if isinstance(listed, list) and all(isinstance(pci_number, str) for pci_number in listed):
-        return tuple(listed)
-    raise PartedError(f'{where} is {_shown(value)}: write PCI numbers such as "0x233010DE", or a list of them')
 
 
 def _mapping(value: Any, where: str) -> Mapping[str, Any]:
@@ -191,29 +179,16 @@ def _mapping(value: Any, where: str) -> Mapping[str, Any]:
     return value
 
 
-def _no_others(fields: Mapping[str, Any], known: Sequence[str], where: str) -> None:
-    unknown = next((key for key in fields if key not in known), None)
-    if unknown is not None:
-        raise PartedError(f"{where} has the unexpected field {_shown(unknown)}: its fields are {', '.join(known)}")
-
-
 def _shown(value: Any) -> str:
     return errors.quoted(str(value)) if value is not None else "missing"
 
 
-ALL_DISABLED: Final = "all-disabled"
-ALL_ENABLED: Final = "all-enabled"
-ALL_BALANCED: Final = "all-balanced"
-# GPU slices of the model: how many instances of how many slices.
-_BALANCED: Final[Mapping[int, Mapping[int, int]]] = {7: {1: 2, 2: 1, 3: 1}, 4: {1: 2, 2: 1}}
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigModel:
-    """A GPU model of the node. device_id: its PCI IDs, as a filter. most: how many of each profile fit."""
+    """A GPU model of the node."""
 
-    device_id: str
-    most: Mapping[Profile, int]
+    device_id: str  # its PCI IDs, as a filter
+    most: Mapping[Profile, int]  # how many of each profile fit
 
 
 def is_generated_name(name: str) -> bool:
@@ -236,37 +211,30 @@ def generated_configs(models: Sequence[MigModel]) -> dict[str, Config]:
     mix = balanced_config(models)
     if mix:
         by_name[ALL_BALANCED] = mix
-    ids_of: dict[Profile, dict[int, list[str]]] = {}
+    ids_of: dict[Profile, dict[int, set[str]]] = {}
     for model in models:
         for kind, most in model.most.items():
             # Profiles that are parts of GPU instances only make sense in a config written by hand.
             if not profile.is_part_of_instance(kind.compute_slices, kind.gpu_slices):
-                ids = ids_of.setdefault(kind, {}).setdefault(most, [])
-                if model.device_id not in ids:
-                    ids.append(model.device_id)
-    several = _several(models)
+                ids_of.setdefault(kind, {}).setdefault(most, set()).add(model.device_id)
     for kind in sorted(ids_of, key=str):
         by_name[f"all-{profile.normalised(str(kind))}"] = tuple(
-            MigConfigEntry(
-                devices=None, enabled=True, wanted={str(kind): most}, filters=tuple(sorted(ids)) if several else ()
-            )
-            for most, ids in sorted(ids_of[kind].items())
+            _enabled({str(kind): most}, ids, models) for most, ids in sorted(ids_of[kind].items())
         )
     return by_name
+
+
+def _enabled(wanted: Mapping[str, int], device_ids: Iterable[str], models: Sequence[MigModel]) -> MigConfigEntry:
+    """Return the entry with these instances for these models, by a filter if the node has several."""
+    filters = tuple(sorted(device_ids)) if len({model.device_id for model in models}) > 1 else ()
+    return MigConfigEntry(devices=None, enabled=True, wanted=wanted, filters=filters)
 
 
 def balanced_config(models: Sequence[MigModel]) -> Config:
     """Return two small, one middle and, on GPUs of seven slices, one large instance; empty for models without these."""
     by_id = {model.device_id: model for model in sorted(models, key=lambda model: model.device_id)}
-    several = _several(models)
-    entries = []
-    for model in by_id.values():
-        wanted = _mix(model)
-        if wanted:
-            entries.append(
-                MigConfigEntry(devices=None, enabled=True, wanted=wanted, filters=(model.device_id,) if several else ())
-            )
-    return tuple(entries)
+    mixes = {device_id: _mix(model) for device_id, model in by_id.items()}
+    return tuple(_enabled(wanted, [device_id], models) for device_id, wanted in mixes.items() if wanted)
 
 
 def _mix(model: MigModel) -> dict[str, int]:
@@ -281,7 +249,3 @@ def _mix(model: MigModel) -> dict[str, int]:
     if any(slices not in by_slices for slices in counts):
         return {}
     return {str(by_slices[slices]): count for slices, count in counts.items()}
-
-
-def _several(models: Sequence[MigModel]) -> bool:
-    return len({model.device_id for model in models}) > 1

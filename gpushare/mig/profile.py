@@ -31,15 +31,12 @@ class ProfileError(errors.GpushareError):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Profile:
-    """A kind of MIG device. `compute_slices` equals `gpu_slices` unless it is a part of a GPU instance.
-
-    memory_gb: the number in the name, not an exact size. with_, without: attributes, sorted.
-    """
+    """A kind of MIG device."""
 
     gpu_slices: int
-    memory_gb: int
-    compute_slices: int
-    with_: tuple[str, ...] = ()
+    memory_gb: int  # the number in the name, not an exact size
+    compute_slices: int  # equal to `gpu_slices` unless it is a part of a GPU instance
+    with_: tuple[str, ...] = ()  # attributes, sorted
     without: tuple[str, ...] = ()
 
     def __str__(self) -> str:
@@ -60,39 +57,26 @@ class Profile:
     @property
     def resource(self) -> str | None:
         """Return the resource of the strategy `mixed`; None for a part of a GPU instance, which has none."""
-        if self.compute_slices != self.gpu_slices:
-            return None
-        return RESOURCE_PREFIX + normalised(str(self))
+        return RESOURCE_PREFIX + normalised(str(self)) if self.compute_slices == self.gpu_slices else None
 
 
 def parse(text: str) -> Profile:
     """Return the profile of that name, even if no GPU has it. Raises ProfileError."""
     match = _NAME.fullmatch(text)
     if match is None:
-        raise ProfileError(
-            f'{errors.quoted(text)} is not a MIG profile: write slices and memory such as "3g.40gb", and '
-            "attributes after + or -"
-        )
+        said = 'is not a MIG profile: write slices and memory such as "3g.40gb", and attributes after + or -'
+        raise ProfileError(f"{errors.quoted(text)} {said}")
     compute, gpu, memory, sign, listed = match.groups()
-    attributes = () if sign is None else _attributes(text, listed)
-    return Profile(
-        gpu_slices=int(gpu),
-        memory_gb=int(memory),
-        compute_slices=int(compute or gpu),
-        with_=attributes if sign == "+" else (),
-        without=attributes if sign == "-" else (),
-    )
-
-
-def _attributes(text: str, listed: str) -> tuple[str, ...]:
-    words = listed.split(",")
-    bad = next((word for word in words if _ATTRIBUTE.fullmatch(word) is None or words.count(word) > 1), None)
+    words = [] if sign is None else listed.split(",")
+    bad = next((word for word in words if not _ATTRIBUTE.fullmatch(word) or words.count(word) > 1), None)
     if bad is not None:
         raise ProfileError(
             f"{errors.quoted(text)} is not a MIG profile: the attribute {errors.quoted(bad)} is not a name, or "
             'occurs twice: write each once, such as "+me" or "+me.all"'
         )
-    return tuple(sorted(words))
+    attributes = tuple(sorted(words))
+    with_, without = (attributes, ()) if sign == "+" else ((), attributes)
+    return Profile(int(gpu), int(memory), int(compute or gpu), with_, without)
 
 
 def normalised(name: str) -> str:

@@ -34,26 +34,19 @@ class Partition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Assignment:
-    """The use of one GPU.
-
-    resource: the resource that advertises it; "" for `fractional`, whose resources are gpushare's own, and for `mig`.
-    replicas, alone, interval: for `time-slicing` and `mps`, as in `SharedResource`. partition: the MIG state that this
-    requires; None keeps the current one. strategy, rules, shared: for `mig`: the names of its MIG devices, and which of
-    them are shared.
-    """
+    """The use of one GPU."""
 
     mode: Mode
-    resource: str = ""
-    replicas: int = 1
+    resource: str = ""  # it advertises the GPU; "" for `fractional`, whose resources are gpushare's own, and for `mig`
+    replicas: int = 1  # this and the next two for `time-slicing` and `mps`, as in `SharedResource`
     alone: bool = False
     interval: str = ""
-    partition: Partition | None = None
-    strategy: str = ""
+    partition: Partition | None = None  # the MIG state that this requires; None keeps the current one
+    strategy: str = ""  # this and the rules for `mig`: the names of its MIG devices
     rules: Resources = NO_RULES
-    shared: tuple[SharedResource, ...] = ()
+    shared: tuple[SharedResource, ...] = ()  # those of its MIG devices that are shared
 
     def __str__(self) -> str:
-        """Return it in a few words: `time-slicing, 4 × nvidia.com/gpu.shared`."""
         words = [str(self.mode)]
         if self.resource:
             words.append(f"{self.replicas} × {self.resource}" if self.replicas > 1 else self.resource)
@@ -70,16 +63,10 @@ class Assignment:
 
 # In MIG mode a program can use only MIG devices, and only one of them, so several programs cannot share the GPU.
 _WHOLE_GPU_MODES: Final = (Mode.FRACTIONAL, Mode.TIME_SLICING, Mode.MPS)
-_MIG_REMEDY: Final = (
-    "`mig: all-disabled` in the configuration turns MIG off, flags.migStrategy mixed offers its MIG devices"
-)
-
 NO_MEMORY: Final = (
     "the driver does not report how much memory it has, so it cannot be shared by annotation: list it under "
     "`sharing.timeSlicing` or `sharing.mps`, or remove it from `sharing` to make it exclusive"
 )
-
-_ANY_NUMBER: Final = (ComputeMode.DEFAULT,)
 # The MPS server is the one process that has the GPU, and goes on if another program relaxes the compute mode.
 _ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
 _COMPUTE_MODES: Final = {
@@ -92,7 +79,7 @@ _COMPUTE_MODES: Final = {
 def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
     """Return why the GPU, as it is, cannot be used as assigned, as a clause; empty if it can."""
     problem = _of_mig(gpu, assignment)
-    if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, _ANY_NUMBER):
+    if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, (ComputeMode.DEFAULT,)):
         problem = f"its compute mode is {gpu.compute_mode}, {_COMPUTE_MODES[gpu.compute_mode]}"
     return problem or (NO_MEMORY if lacks_memory(gpu, assignment) else "")
 
@@ -110,17 +97,16 @@ def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
 
 def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
-    # MIG without devices is for users who create their own.
-    is_user_managed = wanted is not None and wanted.enabled and not wanted.wanted and gpu.mig_enabled
-    if (
-        wanted is not None
-        and (gpu.mig_capable or wanted.enabled)
-        and not is_user_managed
-        and not has_partition(gpu, wanted)
-    ):
-        return f"it has {_shown(gpu)}, but should have {wanted}"
+    if wanted is not None and (gpu.mig_capable or wanted.enabled) and not has_partition(gpu, wanted):
+        # MIG without devices is for users who create their own.
+        is_user_managed = wanted.enabled and not wanted.wanted and gpu.mig_enabled
+        if not is_user_managed:
+            return f"it has {_shown(gpu)}, but should have {wanted}"
     if gpu.mig_enabled and assignment.mode in _WHOLE_GPU_MODES:
-        return f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: {_MIG_REMEDY}"
+        return (
+            f"it is in MIG mode with {_shown(gpu)}, and a program can use only one of these: `mig: all-disabled` in "
+            "the configuration turns MIG off, flags.migStrategy mixed offers its MIG devices"
+        )
     if not gpu.mig_enabled and assignment.mode is Mode.MIG:
         return "it is not in MIG mode"
     return ""
@@ -130,36 +116,26 @@ def has_partition(gpu: HardwareGpu, wanted: Partition) -> bool:
     """Whether the GPU's MIG state is as `wanted`, by the profiles of its MIG devices."""
     if not (wanted.enabled and gpu.mig_enabled):
         return wanted.enabled is gpu.mig_enabled
-    return collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in gpu.mig_devices) == dict(
-        wanted.wanted
-    )
+    there = collections.Counter(str(profile.parse(mig_device.profile)) for mig_device in gpu.mig_devices)
+    return there == dict(wanted.wanted)
 
 
 def _shown(gpu: HardwareGpu) -> str:
-    if not gpu.mig_enabled:
-        return str(Partition(enabled=False))
-    return str(
-        Partition(
-            True, tuple(sorted(collections.Counter(mig_device.profile for mig_device in gpu.mig_devices).items()))
-        )
-    )
+    counts = collections.Counter(mig_device.profile for mig_device in gpu.mig_devices)
+    return str(Partition(gpu.mig_enabled, tuple(sorted(counts.items()))))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Offered:
-    """One ID that the kubelet may give to a container.
-
-    device: UUID of the GPU or MIG device; gpu: UUID of the GPU; index: `0` or `0:1`; mode: of the GPU. replicas: how
-    many IDs the device has; alone: a container may have only this one.
-    """
+    """One ID that the kubelet may give to a container."""
 
     id: str
-    device: str
-    gpu: str
-    index: str
-    mode: Mode
-    replicas: int = 1
-    alone: bool = False
+    device: str  # UUID of the GPU or MIG device
+    gpu: str  # UUID of the GPU
+    index: str  # `0` or `0:1`
+    mode: Mode  # of the GPU
+    replicas: int = 1  # how many IDs the device has
+    alone: bool = False  # a container may have only this one
 
     @property
     def is_mig(self) -> bool:
@@ -176,10 +152,7 @@ DeviceOffer = dict[str, tuple[Offered, ...]]
 
 
 def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) -> DeviceOffer:
-    """Return what these GPUs are offered as, by resource.
-
-    GPUs without an assignment are not offered; nor are those in mode `fractional`, whose units are not devices.
-    """
+    """Return what these GPUs are offered as, by resource, except in mode `fractional`, whose units are no devices."""
     by_resource: dict[str, list[Offered]] = {}
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         assignment = assignments.get(gpu.uuid)
@@ -192,18 +165,10 @@ def offer(gpus: Iterable[HardwareGpu], assignments: Mapping[str, Assignment]) ->
 
 def _of_gpu(gpu: HardwareGpu, assignment: Assignment) -> dict[str, list[Offered]]:
     if assignment.mode is not Mode.MIG:
-        resource = SharedResource(
-            assignment.mode,
-            assignment.resource,
-            Devices(everything=True),
-            assignment.resource,
-            assignment.replicas,
-            assignment.alone,
-        )
-        return {assignment.resource: _offered(whole(gpu), assignment.mode, resource)}
-    named: dict[str, list[WholeDevice]] = {}
+        return {assignment.resource: _offered(whole(gpu), assignment.mode, assignment)}
     if not gpu.mig_enabled:
         return {}  # it has lost its MIG devices, which is no reason to offer it whole
+    named: dict[str, list[WholeDevice]] = {}
     for name, device in device_resources.named(gpu, strategy=assignment.strategy, rules=assignment.rules):
         named.setdefault(name, []).append(device)
     owners = device_resources.claims(named, [_present(resource, named) for resource in assignment.shared])
@@ -227,7 +192,7 @@ def _present(resource: SharedResource, named: Mapping[str, Sequence[WholeDevice]
     return resource
 
 
-def _offered(device: WholeDevice, mode: Mode, owner: SharedResource | None) -> list[Offered]:
+def _offered(device: WholeDevice, mode: Mode, owner: SharedResource | Assignment | None) -> list[Offered]:
     replicas, alone = (owner.replicas, owner.alone) if owner else (1, False)
     return [
         Offered(identity, device.uuid, device.gpu, device.index, mode, replicas, alone)

@@ -12,7 +12,7 @@ from typing import Final
 
 from gpushare import errors
 from gpushare.config import value_parsers
-from gpushare.config.model import Devices, FractionalResource, ReplicatedResource, ResourceRule, Resources, Sharing
+from gpushare.config.model import Devices, ReplicatedResource, ResourceRule, Resources, Sharing
 from gpushare.gpunode import Mode
 from gpushare.mig import profile
 from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, parts, whole
@@ -20,6 +20,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu, WholeDevice, parts, whole
 STRATEGY_NONE: Final = "none"  # MIG is ignored
 STRATEGY_SINGLE: Final = "single"  # all GPUs of the node are partitioned alike; their MIG devices are called GPUs
 NO_RULES: Final = Resources()
+REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 0
 
 Named = dict[str, tuple[WholeDevice, ...]]
 
@@ -30,8 +31,25 @@ def by_resource(gpus: Sequence[HardwareGpu], *, strategy: str, rules: Resources 
     for gpu in sorted(gpus, key=lambda gpu: gpu.index):
         for name, device in named(gpu, strategy=strategy, rules=rules):
             by_name.setdefault(name, []).append(device)
-    if strategy == STRATEGY_SINGLE:
-        _check_uniform(gpus)
+    with_mig = [gpu for gpu in gpus if gpu.mig_enabled]
+    if strategy == STRATEGY_SINGLE and with_mig:
+        empty = next((gpu for gpu in with_mig if not gpu.mig_devices), None)
+        if empty is not None:
+            raise errors.ConfigError(
+                "at least one device with migEnabled=true was not configured correctly: "
+                f"device {empty.index} has no MIG devices configured, as MIG strategy single needs"
+            )
+        if len(with_mig) < len(gpus):
+            raise errors.ConfigError(
+                "all devices on the node must be configured with the same migEnabled value under MIG strategy single: "
+                "write mixed"
+            )
+        kinds = sorted({mig_device.profile for gpu in with_mig for mig_device in gpu.mig_devices})
+        if len(kinds) > 1:
+            there = ", ".join(kinds)
+            raise errors.ConfigError(
+                f"more than one MIG device type present on node ({there}) under MIG strategy single: write mixed"
+            )
     return {name: tuple(devices) for name, devices in by_name.items()}
 
 
@@ -46,13 +64,12 @@ def named(gpu: HardwareGpu, *, strategy: str, rules: Resources = NO_RULES) -> tu
 def mig_resource(kind: str, strategy: str, rules: Resources = NO_RULES) -> str:
     """Return the resource of MIG devices of that profile. Raises ConfigError if there is none."""
     name = _first(rules.mig, kind)
-    if name is None and strategy == STRATEGY_SINGLE:
-        name = value_parsers.GPU_RESOURCE
-    elif name is None:
-        try:
-            name = profile.parse(kind).resource
-        except profile.ProfileError as error:
-            raise errors.ConfigError(str(error)) from error
+    if name is not None or strategy == STRATEGY_SINGLE:
+        return name or value_parsers.GPU_RESOURCE
+    try:
+        name = profile.parse(kind).resource
+    except profile.ProfileError as error:
+        raise errors.ConfigError(str(error)) from error
     if name is None:
         raise errors.ConfigError(
             f"MIG profile '{kind}' does not match any resource patterns: "
@@ -65,46 +82,18 @@ def _first(rules: Sequence[ResourceRule], text: str) -> str | None:
     return next((rule.name for rule in rules if value_parsers.matches(rule.pattern, text)), None)
 
 
-def _check_uniform(gpus: Sequence[HardwareGpu]) -> None:
-    with_mig = [gpu for gpu in gpus if gpu.mig_enabled]
-    if not with_mig:
-        return
-    empty = next((gpu for gpu in with_mig if not gpu.mig_devices), None)
-    if empty is not None:
-        raise errors.ConfigError(
-            "at least one device with migEnabled=true was not configured correctly: "
-            f"device {empty.index} has no MIG devices configured, as MIG strategy single needs"
-        )
-    if len(with_mig) < len(gpus):
-        raise errors.ConfigError(
-            "all devices on the node must be configured with the same migEnabled value under MIG strategy single: "
-            "write mixed"
-        )
-    kinds = sorted({mig_device.profile for gpu in with_mig for mig_device in gpu.mig_devices})
-    if len(kinds) > 1:
-        raise errors.ConfigError(
-            f"more than one MIG device type present on node ({', '.join(kinds)}) under MIG strategy single: write mixed"
-        )
-
-
-REPLICA: Final = "::"  # between a device's UUID and the replica's number, from 0
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class SharedResource:
-    """One entry of `sharing`. `path`: its place in the file.
-
-    alone: a container may request only one. interval: length of a time slice, "" for the driver's.
-    """
+    """One entry of `sharing`."""
 
     mode: Mode
     resource: str
     devices: Devices
     advertised: str
     replicas: int = 1
-    alone: bool = False
-    interval: str = ""
-    path: str = dataclasses.field(default="", compare=False)
+    alone: bool = False  # a container may request only one
+    interval: str = ""  # length of a time slice, "" for the driver's
+    path: str = dataclasses.field(default="", compare=False)  # its place in the file
 
 
 def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
@@ -120,26 +109,17 @@ def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
                 replicated(resource, mode, alone=alone, path=f"{path}.resources[{index}]")
                 for index, resource in enumerate(shared.resources)
             ]
-    return (*resources, *(_fractional(resource, index) for index, resource in enumerate(sharing.fractional)))
+    for index, entry in enumerate(sharing.fractional):
+        path = f"sharing.fractional.resources[{index}]"
+        resources.append(SharedResource(Mode.FRACTIONAL, entry.name, entry.devices, "", path=path))
+    return tuple(resources)
 
 
 def replicated(resource: ReplicatedResource, mode: Mode, *, alone: bool = False, path: str = "") -> SharedResource:
     """Return an entry of time-slicing or MPS."""
-    return SharedResource(
-        mode,
-        resource.name,
-        resource.devices,
-        resource.rename or resource.name,
-        resource.replicas,
-        alone,
-        resource.interval,
-        path,
-    )
-
-
-def _fractional(resource: FractionalResource, index: int) -> SharedResource:
-    path = f"sharing.fractional.resources[{index}]"
-    return SharedResource(Mode.FRACTIONAL, resource.name, resource.devices, "", path=path)
+    advertised = resource.rename or resource.name
+    amounts = resource.replicas, alone, resource.interval
+    return SharedResource(mode, resource.name, resource.devices, advertised, *amounts, path)
 
 
 def claims(
@@ -151,11 +131,27 @@ def claims(
     list, or a count above what is left.
     """
     owners: dict[str, SharedResource] = {}
-    for resource in sorted(shared, key=lambda resource: _specificity(resource.devices)):
+    by_specificity = sorted(shared, key=lambda entry: (entry.devices.listed is None, entry.devices.count is None))
+    for resource in by_specificity:
         devices = resources.get(resource.resource, ())
-        taken = _claimed(resource, devices, owners) if devices else ()
+        is_listed = resource.devices.listed is not None
+        free = [device for device in devices if is_listed or device.uuid not in owners]
+        taken = chosen(free, resource.devices) if devices else ()
+        for device in taken:
+            if device.uuid in owners:
+                other = owners[device.uuid]
+                raise errors.ConfigError(
+                    f"{resource.path or resource.resource} names the device {device.index} ({device.uuid}), "
+                    f"and so does {other.path or other.resource}: name it once"
+                )
         if not taken and warnings is not None:
-            warnings.append(f"{resource.path} has no effect: {_why_none(resource, resources)}")
+            if not devices:
+                why = f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
+            elif resource.devices.listed == ():
+                why = "its list of devices is empty"
+            else:
+                why = f"other entries claim every device of {resource.resource}"
+            warnings.append(f"{resource.path} has no effect: {why}")
         owners |= {device.uuid: resource for device in taken}
     return owners
 
@@ -175,34 +171,8 @@ def shadowed(shared: Sequence[SharedResource]) -> dict[str, str]:
     return sentences
 
 
-def _why_none(resource: SharedResource, resources: Mapping[str, Sequence[WholeDevice]]) -> str:
-    if not resources.get(resource.resource):
-        return f"this node has no {resource.resource}; it has {', '.join(sorted(resources)) or 'no GPU'}"
-    if resource.devices.listed == ():
-        return "its list of devices is empty"
-    return f"other entries claim every device of {resource.resource}"
-
-
-def _claimed(
-    resource: SharedResource, devices: Sequence[WholeDevice], owners: Mapping[str, SharedResource]
-) -> tuple[WholeDevice, ...]:
-    if resource.devices.listed is not None:
-        listed = chosen(devices, resource.devices)
-        for device in listed:
-            other = owners.get(device.uuid)
-            if other is not None:
-                raise errors.ConfigError(
-                    f"{resource.path or resource.resource} names the device {device.index} ({device.uuid}), "
-                    f"and so does {other.path or other.resource}: name it once"
-                )
-        return listed
-    return chosen([device for device in devices if device.uuid not in owners], resource.devices)
-
-
 def chosen(devices: Sequence[WholeDevice], wanted: Devices) -> tuple[WholeDevice, ...]:
-    """Return those of `devices` that are `wanted`, by index. Raises ConfigError if there are not enough, or one is
-    unknown.
-    """
+    """Return those of `devices` that are `wanted`, by index. Raises ConfigError if any is missing."""
     ordered = sorted(devices, key=lambda device: device.order)
     if wanted.count is not None:
         if wanted.count > len(ordered):
@@ -225,10 +195,6 @@ def _find(devices: Iterable[WholeDevice], reference: str) -> WholeDevice:
     known = ", ".join(f"{device.index} ({device.uuid})" for device in devices)
     what = "with UUID" if by_uuid else "at index"
     raise errors.ConfigError(f"no matching device {what}: {reference}; the node has {known}")
-
-
-def _specificity(devices: Devices) -> int:
-    return 0 if devices.listed is not None else 1 if devices.count is not None else 2
 
 
 def identities(uuid: str, replicas: int) -> tuple[str, ...]:

@@ -9,6 +9,8 @@ from typing import Final
 from gpushare.mig.instance_layout import Geometry
 from gpushare.mig.parted import DeviceId
 
+MAX_MPS_CLIENTS: Final = 48  # on any GPU; 16 before Volta
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HardwareMigDevice:
@@ -30,23 +32,20 @@ class ComputeMode(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HardwareGpu:
-    """A GPU. `mig_enabled`: in MIG mode, with or without devices; `mig_capable`: supports it.
-
-    ours: whether its current MIG state is of gpushare's making.
-    """
+    """A GPU."""
 
     uuid: str
     index: int
     model: str = ""
     mig_capable: bool = False
-    mig_enabled: bool = False
+    mig_enabled: bool = False  # in MIG mode, with or without devices
     mig_devices: tuple[HardwareMigDevice, ...] = ()
     hardware: DeviceId | None = None
     geometry: Geometry | None = None  # which MIG devices fit on it; None: unknown, so not checked
     most_mps_clients: int | None = None  # how many can share it by MPS; None: unknown, so not checked
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     memory_is_known: bool = True
-    ours: bool = False
+    ours: bool = False  # whether gpushare made its current MIG state
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,25 +74,14 @@ def whole(gpu: HardwareGpu) -> WholeDevice:
 
 def parts(gpu: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
     """Return its MIG devices, each after its profile."""
-    return tuple(
-        (mig_device.profile, WholeDevice(mig_device.uuid, f"{gpu.index}:{mig_device.index}", gpu.uuid))
-        for mig_device in gpu.mig_devices
-    )
-
-
-_VOLTA: Final = (7, 0)
-_TURING: Final = (7, 5)
-MAX_MPS_CLIENTS: Final = 48  # on any GPU
-_MAX_CLIENTS_BEFORE_VOLTA: Final = 16
+    return tuple((mig.profile, WholeDevice(mig.uuid, f"{gpu.index}:{mig.index}", gpu.uuid)) for mig in gpu.mig_devices)
 
 
 def has_new_mps(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:
-    """Whether clients have separate address spaces, so that many more fit; as_nvidia: from Turing on, as NVIDIA's
-    plugin does.
-    """
-    return compute_capability >= (_TURING if as_nvidia else _VOLTA)
+    """Whether MPS clients have separate address spaces (Volta), so that many more fit; as_nvidia: from Turing on."""
+    return compute_capability >= ((7, 5) if as_nvidia else (7, 0))
 
 
 def max_mps_clients(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> int:
-    """Return how many processes can share a GPU with this compute capability."""
-    return MAX_MPS_CLIENTS if has_new_mps(compute_capability, as_nvidia=as_nvidia) else _MAX_CLIENTS_BEFORE_VOLTA
+    """Return how many processes can share such a GPU by MPS. https://docs.nvidia.com/deploy/mps/"""
+    return MAX_MPS_CLIENTS if has_new_mps(compute_capability, as_nvidia=as_nvidia) else 16

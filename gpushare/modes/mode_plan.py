@@ -1,6 +1,4 @@
-"""Plans the assignment of every GPU of a node from its configuration. All errors are found here, before any GPU is
-changed.
-"""
+"""Plans the assignment of each GPU of a node. All errors of the configuration are found before any GPU changes."""
 
 from __future__ import annotations
 
@@ -23,21 +21,16 @@ _SHOWN: Final = 8
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ModePlan:
-    """The assignment of each GPU, by UUID, and sentences about parts of the configuration without effect on this
-    node.
-    """
+    """The assignment of each GPU, by UUID."""
 
     assignments: Mapping[str, Assignment]
-    warnings: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()  # sentences about parts of the configuration without effect on this node
 
 
 def plan(
     config: Config, gpus: Sequence[HardwareGpu], *, mig_strategy: str = device_resources.STRATEGY_NONE
 ) -> ModePlan:
-    """Return the assignments of these GPUs under `config`. Raises ConfigError, a sentence, if one is impossible.
-
-    mig_strategy: the effective one, `none`, `single` or `mixed` (`NodeSettings.mig_strategy`).
-    """
+    """Return the assignments of these GPUs under `config`, or raise ConfigError; `mig_strategy`: the effective one."""
     if mig_strategy == device_resources.STRATEGY_NONE and config.makes_mig_devices:
         raise errors.ConfigError("mig creates MIG devices, which flags.migStrategy none hides: write single or mixed")
     entries = _entries(config, gpus)
@@ -58,7 +51,15 @@ def plan(
             if partition is None and gpu.ours:
                 partition = Partition(enabled=False)
         assignments[gpu.uuid] = dataclasses.replace(assignment, partition=partition)
-    warnings += _ambiguous(resources, owners)
+    for name, devices in resources.items():
+        shares = {(owner.advertised, owner.replicas) for device in devices if (owner := owners.get(device.uuid))}
+        is_whole = any(device.uuid not in owners for device in devices)
+        sizes = {replicas for _, replicas in shares}
+        if any(advertised == name for advertised, _ in shares) and (len(sizes) > 1 or is_whole):
+            warnings.append(
+                f"{name} would mean both whole devices and shares of them on this node, or shares of different "
+                "sizes: give the shared ones another name with rename"
+            )
     warnings += () if isinstance(config.mig, str) else _without_effect(config.mig, gpus)
     warnings += [
         f"GPU {gpu.index} ({gpu.model}) takes no shares: {NO_MEMORY}"
@@ -73,10 +74,8 @@ def _check_count(resources: device_resources.Named, owners: Mapping[str, SharedR
     count = whole_count + sum(owner.replicas for owner in owners.values())
     if count > MAX_DEVICES:
         most = max(owners.values(), key=lambda owner: owner.replicas)
-        raise errors.ConfigError(
-            f"{most.path}.replicas {most.replicas}: the node would have {count} devices, but a kubelet accepts at most "
-            f"{MAX_DEVICES}: write fewer replicas"
-        )
+        said = f"the node would have {count} devices, but a kubelet accepts at most {MAX_DEVICES}: write fewer replicas"
+        raise errors.ConfigError(f"{most.path}.replicas {most.replicas}: {said}")
 
 
 def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Resources) -> Assignment:
@@ -86,10 +85,8 @@ def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Res
         return Assignment(Mode.EXCLUSIVE, name)
     most = gpu.most_mps_clients
     if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
-        raise errors.ConfigError(
-            f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: at most {most} processes can "
-            f"share GPU {gpu.index} ({gpu.model}) by MPS"
-        )
+        said = f"at most {most} processes can share GPU {gpu.index} ({gpu.model}) by MPS"
+        raise errors.ConfigError(f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: {said}")
     return Assignment(owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval)
 
 
@@ -111,44 +108,36 @@ def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: st
                 f"({device.uuid}) is a MIG device: remove the interval"
             )
         own.setdefault(owner, []).append(device.index)
+
+    def there(devices: Devices, indices: Sequence[str]) -> Devices:
+        """Return the part on this GPU: a count means its first ones, because one over all GPUs would not be stable."""
+        if devices.count is not None:
+            return Devices(count=len(indices))
+        return devices if devices.listed is None else Devices(listed=tuple(indices))
+
     return Assignment(
         Mode.MIG,
         strategy=strategy,
         rules=Resources(mig=rules.mig),
-        shared=tuple(
-            dataclasses.replace(resource, devices=_of_node(resource.devices, indices))
-            for resource, indices in own.items()
-        ),
+        shared=tuple(dataclasses.replace(owner, devices=there(owner.devices, own[owner])) for owner in own),
     )
 
 
-def _of_node(devices: Devices, indices: Sequence[str]) -> Devices:
-    """Return the part of `devices` on one GPU: a count means its first ones, because a count over all GPUs would not be
-    stable.
-    """
-    if devices.count is not None:
-        return Devices(count=len(indices))
-    return devices if devices.listed is None else Devices(listed=tuple(indices))
-
-
 def _entries(config: Config, gpus: Sequence[HardwareGpu]) -> Mapping[str, parted.Config]:
-    """Return the entries about each GPU. A name means on each model what fits there; at least one GPU must know it.
-
-    GPUs without MIG count as disabled already.
-    """
+    """Return the entries about each GPU. A name means on each model what fits there; at least one GPU must know it."""
     if not isinstance(config.mig, str):
         return {gpu.uuid: config.mig for gpu in gpus}
-    known = {gpu.uuid: _generated(gpu) for gpu in gpus if gpu.mig_capable}
+    known: dict[str, Mapping[str, parted.Config]] = {}
+    for gpu in gpus:
+        if gpu.mig_capable:
+            kinds = gpu.geometry.kinds if gpu.geometry is not None else ()
+            model = parted.MigModel(gpu.model, {kind.profile: kind.most for kind in kinds})
+            known[gpu.uuid] = parted.generated_configs([model])
     if config.mig != parted.ALL_DISABLED and not any(config.mig in configs for configs in known.values()):
         names = sorted({name for configs in known.values() for name in configs})
         there = f"write {', '.join(names)}" if names else "none of them supports MIG"
         raise errors.ConfigError(f"mig is {config.mig}, which no GPU of this node supports: {there}")
     return {gpu.uuid: known.get(gpu.uuid, {}).get(config.mig, ()) for gpu in gpus}
-
-
-def _generated(gpu: HardwareGpu) -> Mapping[str, parted.Config]:
-    kinds = gpu.geometry.kinds if gpu.geometry is not None else ()
-    return parted.generated_configs([parted.MigModel(gpu.model, {kind.profile: kind.most for kind in kinds})])
 
 
 def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
@@ -159,15 +148,15 @@ def _partition(entries: parted.Config, gpu: HardwareGpu) -> Partition | None:
             continue
         if not gpu.mig_capable:
             if entry.devices is not None and entry.enabled:
-                raise errors.ConfigError(
-                    f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which does not support MIG"
-                )
+                said = f"mig[{number}] names GPU {gpu.index} ({gpu.model}), which does not support MIG"
+                raise errors.ConfigError(said)
             continue
         if entry.enabled and gpu.geometry is not None:
             reason = instance_layout.config_error(gpu.geometry, entry.wanted)
             if reason is not None:
                 raise errors.ConfigError(f"mig[{number}] cannot be applied to GPU {gpu.index}: {reason}")
-        partition = Partition(entry.enabled, _counts(entry.wanted))
+        counts = instance_layout.named(entry.wanted)
+        partition = Partition(entry.enabled, tuple(sorted((str(kind), count) for kind, count in counts.items())))
     return partition
 
 
@@ -204,11 +193,6 @@ def _short_list(numbers: Sequence[int]) -> str:
     return (", ".join(map(str, numbers[:_SHOWN])) or "none") + more
 
 
-def _counts(wanted: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    named = instance_layout.named(wanted)
-    return tuple(sorted((str(kind), count) for kind, count in named.items()))
-
-
 def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
     """Return the GPU as it will be."""
     if partition is None:
@@ -220,16 +204,3 @@ def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
     kinds = [name for name, count in partition.wanted for _ in range(count)]
     devices = tuple(HardwareMigDevice(f"MIG {index} of {gpu.uuid}", index, kind) for index, kind in enumerate(kinds))
     return dataclasses.replace(gpu, mig_enabled=True, mig_devices=devices)
-
-
-def _ambiguous(resources: device_resources.Named, owners: Mapping[str, SharedResource]) -> list[str]:
-    warnings = []
-    for name, devices in resources.items():
-        shared = {owners[device.uuid].replicas for device in devices if device.uuid in owners}
-        names = {owners[device.uuid].advertised for device in devices if device.uuid in owners}
-        if name in names and (len(shared) > 1 or any(device.uuid not in owners for device in devices)):
-            warnings.append(
-                f"{name} would mean both whole devices and shares of them on this node, or shares of different "
-                "sizes: give the shared ones another name with rename"
-            )
-    return warnings
