@@ -11,6 +11,7 @@ from deviceplugin.hardware import nvml, nvml_call, nvml_mig
 from deviceplugin.state import node_state
 from deviceplugin.state.node_state import Unreadable
 from gpushare.gpunode import Gpu
+from gpushare.modes import hardware_gpu
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
 
 
