@@ -187,12 +187,21 @@ class World:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""
         return placement.place(self.views.values(), request, unfit=self.node_filter(manifest, request))
 
-    def node_filter(self, manifest: pod.PodJson, request: Request | None = None) -> FilterNode:
-        """Return a function from a node's name to why it cannot take the pod, as a clause, or None."""
+    def node_filter(
+        self, manifest: pod.PodJson, request: Request | None = None, *, ignores_host: bool = False
+    ) -> FilterNode:
+        """Return a function from a node's name to why it cannot take the pod, as a clause, or None.
+
+        ignores_host: as if the pod needed no CPU and memory.
+        """
         if self._cache is None:
             return placement.fits_anywhere
         itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-        return self._cache.node_filter(*share_resources.key_and_affinity(manifest, request), itself=itself)
+        shape, relations = share_resources.key_and_affinity(manifest, request)
+        if ignores_host:
+            amounts = tuple(amount for amount in shape.amounts if amount[0] not in _COUNTED)
+            shape = dataclasses.replace(shape, amounts=amounts, _hash=[])
+        return self._cache.node_filter(shape, relations, itself=itself)
 
     def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
         """Return a note if any of these pods mounts an unknown claim."""
