@@ -61,11 +61,6 @@ class Departure:
     leaving: tuple[Mover, ...]
 
     @property
-    def cost(self) -> tuple[int, float]:
-        """The number of moves, and the cost of placing the pods again."""
-        return len(self.leaving), sum(mover.cost for mover in self.leaving)
-
-    @property
     def price(self) -> tuple[int, int, int, str]:
         """A sort key: the fewest moves first, then the least compute and memory moved."""
         percents, sizes = zip(*(mover.size for mover in self.leaving), strict=True)
@@ -107,7 +102,7 @@ class Movable:
     def __call__(self, entry: Allocation) -> RequestingPod | None:
         """Return the pod with its request if it may be moved, else None."""
         if entry.id not in self._known:
-            answer = self._check(entry)
+            answer = None if worlds.is_planned(entry) else self._check(entry)
             if isinstance(answer, str):
                 self.fixed[answer] += 1
             self._known[entry.id] = answer if isinstance(answer, RequestingPod) else None
@@ -143,10 +138,8 @@ class Movable:
         self._spent.update(keys)
         return lambda: self._spent.subtract(keys)
 
-    def _check(self, entry: Allocation) -> RequestingPod | str | None:
-        """Return the pod with its request, or why it may not be moved; None for a pod that the plan has placed."""
-        if worlds.is_planned(entry):
-            return None
+    def _check(self, entry: Allocation) -> RequestingPod | str:
+        """Return the pod with its request, or why it may not be moved."""
         manifest = self._world.manifest(entry)
         if entry.is_backfill_reservation or entry.reserved_until is not None or manifest is None:
             return "not known as a running pod"
@@ -206,28 +199,28 @@ def departures(
     movers: the pods with a share that may leave it; CPU-only pods other than `busy` may, too.
     """
     (request, host), view, room = asked, world.views[node], world.room(node)
-    gpus = request.demands[0].gpus
-    by_gpu = [ways for gpu, used in view.gpus() if (ways := _ways(node, gpu, used, request, movers, most))]
-    by_gpu.sort(key=lambda ways: ways[0].cost)
-    joined = ([_together(chosen)] for chosen in itertools.combinations((ways[0] for ways in by_gpu), gpus))
+    count = request.demands[0].gpus
+    by_gpu = [(gpu.uuid, ways) for gpu, used in view.gpus() if (ways := _ways(gpu, used, request, movers, most))]
+    by_gpu.sort(key=lambda candidate: (len(candidate[1][0]), sum(mover.cost for mover in candidate[1][0])))
     lacking = host.cpu_milli - room.cpu_milli, host.memory_bytes - room.memory_bytes
     lacks = max(lacking) > 0 or room.pods < 1
     # Pods that moved to another GPU of the node would still use its CPU.
     usable = tuple(gpu.uuid for gpu in view.node.gpus if gpu.takes_shares) if lacks else ()
-    for way in itertools.chain(*(by_gpu if gpus == 1 else itertools.islice(joined, _MAX_SETS))):
-        leaving: tuple[Mover, ...] | None = way.leaving
-        if lacks and not (leaving and _holds(leaving, *lacking)):
-            rest = [mover for mover in movers if mover not in way.leaving]
-            leaving = _with_more(way.leaving, may_leave.cpu_only(node, busy), lacking) or _with_more(
-                way.leaving, rest, lacking
-            )
-        if leaving and len(leaving) <= most:
-            yield Departure(node, usable or way.uuids, leaving)
+    for chosen in itertools.islice(itertools.combinations(by_gpu, count), None if count == 1 else _MAX_SETS):
+        uuids = tuple(uuid for uuid, _ in chosen)
+        for way in chosen[0][1] if count == 1 else [_union(ways[0] for _, ways in chosen)]:
+            leaving: tuple[Mover, ...] | None = way
+            if lacks and not (way and _holds(way, *lacking)):
+                rest = [mover for mover in movers if mover not in way]
+                more = (_with_more(way, others, lacking) for others in (may_leave.cpu_only(node, busy), rest))
+                leaving = next(filter(None, more), None)
+            if leaving and len(leaving) <= most:
+                yield Departure(node, usable or uuids, leaving)
 
 
 def _ways(
-    node: str, gpu: Gpu, used: ledger.GpuUse, request: Request, movers: Iterable[Mover], most: int
-) -> list[Departure]:
+    gpu: Gpu, used: ledger.GpuUse, request: Request, movers: Iterable[Mover], most: int
+) -> list[tuple[Mover, ...]]:
     """Return the smallest sets of pods without which the share fits on the GPU; an empty set if it fits now."""
     share = request.demands[0].share
     held = {mover.entry.id: ledger.held(mover.entry, gpu.uuid) for mover in movers if gpu.uuid in mover.entry.gpu_uuids}
@@ -255,28 +248,21 @@ def _ways(
     empty = filters.FilterInput(gpu, ledger.NOTHING, share, request.constraints)
     if not has_room(there) or filters.reject(empty) is not None:
         return []
-    sets = itertools.islice(_smallest_sets(there, range(most + 1), fits), _MAX_WAYS)
-    return [Departure(node, (gpu.uuid,), gone) for gone in sets]
+    return [*itertools.islice(_smallest_sets(there, range(most + 1), fits), _MAX_WAYS)]
 
 
-def _together(ways: Sequence[Departure]) -> Departure:
-    leaving = {mover.entry.id: mover for way in ways for mover in way.leaving}
-    return Departure(ways[0].node, tuple(uuid for way in ways for uuid in way.uuids), tuple(leaving.values()))
+def _union(ways: Iterable[Sequence[Mover]]) -> tuple[Mover, ...]:
+    return tuple({mover.entry.id: mover for way in ways for mover in way}.values())
 
 
 def _with_more(
     leaving: tuple[Mover, ...], others: Sequence[Mover], lacking: tuple[float, float]
 ) -> tuple[Mover, ...] | None:
     """Return the pods with the fewest others such that they hold so much CPU and memory; None if there are none."""
-    tried = [
-        *sorted(others, key=lambda mover: -mover.host.cpu_milli)[:_MAX_FOR_HOST_TRIED],
-        *sorted(others, key=lambda mover: -mover.host.memory_bytes)[:_MAX_FOR_HOST_TRIED],
-    ]
-    sets = _smallest_sets(
-        [*{mover.entry.id: mover for mover in tried}.values()],
-        range(1, _MAX_FOR_HOST + 1),
-        lambda more: _holds((*leaving, *more), *lacking),
-    )
+    by_cpu = sorted(others, key=lambda mover: -mover.host.cpu_milli)[:_MAX_FOR_HOST_TRIED]
+    by_memory = sorted(others, key=lambda mover: -mover.host.memory_bytes)[:_MAX_FOR_HOST_TRIED]
+    tried, sizes = _union([by_cpu, by_memory]), range(1, _MAX_FOR_HOST + 1)
+    sets = _smallest_sets(tried, sizes, lambda more: _holds((*leaving, *more), *lacking))
 
     def cost(more: Sequence[Mover]) -> tuple[float, int]:
         return sum(mover.cost for mover in more), sum(mover.host.cpu_milli for mover in more)

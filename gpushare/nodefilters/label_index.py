@@ -37,9 +37,7 @@ def row_numbers(rows: Rows) -> Iterator[int]:
 
 
 class Values:
-    """The values of one label key, with the rows that have each. A single row is stored as an int, as most values have
-    one.
-    """
+    """The rows that have each value of one label key. Most values have a single row, which is stored as an int."""
 
     __slots__ = ("all", "by_value", "having", "numbers", "sets")
 

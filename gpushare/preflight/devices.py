@@ -39,7 +39,6 @@ CDI_COMPONENT: Final = "cdi"  # in config/components, and the volume that it add
 _WITH_CDI = f"./install.sh --component {CDI_COMPONENT}"
 _NVIDIA = "nvidia.com/"
 _GPU = "nvidia.com/gpu"
-_NVIDIA_CLASS = "nvidia"  # RuntimeClass of NVIDIA's container runtime
 _UNPRIVILEGED = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ](\S+)")
 
@@ -129,16 +128,9 @@ def holds_gpu(pod: Json) -> bool:
 
 
 def strategies(plan: InstallPlan) -> frozenset[str]:
-    """Return how the device plugin passes devices to containers: `envvar`, `volume-mounts`, `cdi-cri`,
-    `cdi-annotations`.
-    """
-    arguments = " ".join(
-        str(word)
-        for container in plan.agent.containers()
-        for key in ("command", "args")
-        for word in container.get(key) or ()
-    )
-    texts = [arguments, *plan.configurations.values()]
+    """Return how the device plugin passes devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
+    lists = (container.get(key) or () for container in plan.agent.containers() for key in ("command", "args"))
+    texts = [" ".join(str(word) for words in lists for word in words), *plan.configurations.values()]
     values = [plan.agent.environment().get("DEVICE_LIST_STRATEGY", "")]
     values += [match[1] or match[2] for text in texts for match in _STRATEGY.finditer(text)]
     return frozenset(word for text in values for word in re.findall(r"[a-z][a-z-]+", text)) or frozenset({"envvar"})
@@ -158,13 +150,9 @@ def operator_version(facts: ClusterFacts, policy: Json) -> Version:
     """Return the GPU Operator's version, by its labels or its image."""
     if version := parse_version(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
-    images = [
-        image.rpartition(":")[2]
-        for deployment in facts.known("Deployment")
-        if objects.name(deployment) == "gpu-operator"
-        for image in Workload.from_manifest(deployment).images()
-    ]
-    return parse_version(images[0]) if images else ()
+    operators = (item for item in facts.known("Deployment") if objects.name(item) == "gpu-operator")
+    images = (image for operator in operators for image in Workload.from_manifest(operator).images())
+    return parse_version(next(images, "").rpartition(":")[2])
 
 
 @rule(
@@ -186,8 +174,7 @@ def _injection(facts: ClusterFacts) -> Iterator[Finding]:
         severity = severity_for(concerned, chosen) if sure else Severity.UNKNOWN
         found = f"the agent reports: {message}"
         remedy = "use CDI, or make NVIDIA's runtime the default on these nodes"
-        command = _WITH_CDI
-        yield Finding(severity, found, subjects(concerned), remedy, (command,))
+        yield Finding(severity, found, subjects(concerned), remedy, (_WITH_CDI,))
     if rest:
         yield from _likely_injection(facts, rest)
 
@@ -213,11 +200,7 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
     elif wanted:
         return
     else:
-        there = (
-            f"the RuntimeClass {_NVIDIA_CLASS} exists"
-            if _NVIDIA_CLASS in classes
-            else "there is no RuntimeClass nvidia"
-        )
+        there = "the RuntimeClass nvidia exists" if "nvidia" in classes else "there is no RuntimeClass nvidia"
         found = f"{there}; the API server does not show whether NVIDIA's runtime is the default on {counted(rest)}"
         remedy = "check on a node; if it is not, make it the default, or use CDI"
         commands = (
@@ -259,16 +242,14 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     policies = facts.of("ClusterPolicy")
     for policy in policies:
         env = {str(entry.get("name")): str(entry.get("value")) for entry in entries(policy, "spec", "toolkit", "env")}
-        accepted = env.get(_UNPRIVILEGED, "true").lower() != "false"
-        if accepted:
+        if env.get(_UNPRIVILEGED, "true").lower() != "false":
             found = (
                 "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from any pod: an image that sets it "
                 "to all gets all GPUs"
             )
             remedy = (
-                f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in "
-                "toolkit.env, and "
-                "deviceListStrategy to volume-mounts or cdi-cri"
+                f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in toolkit.env, "
+                "and deviceListStrategy to volume-mounts or cdi-cri"
             )
             command = f"kubectl edit clusterpolicies.nvidia.com {names([objects.name(policy)], 'NAME')}"
             yield Finding(Severity.WARNING, found, (f"clusterpolicy/{objects.name(policy)}",), remedy, (command,))
@@ -287,8 +268,7 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
             "a file on each node, which the API server does not show, decides which pods may set NVIDIA_VISIBLE_DEVICES"
         )
         remedy = (
-            "check on a node: true or unset gives any image all GPUs; false requires deviceListStrategy "
-            "volume-mounts "
+            "check on a node: true or unset gives any image all GPUs; false requires deviceListStrategy volume-mounts "
             "or cdi-cri"
         )
         command = "grep accept-nvidia-visible /etc/nvidia-container-runtime/config.toml # on a node"

@@ -51,6 +51,10 @@ _CALL_FAILURES: Final = (
 )
 
 
+def _missing(sentence: str, *subjects: str, remedy: str = "install it again") -> Finding:
+    return Finding(Severity.BLOCKING, sentence, subjects, remedy, ("./install.sh",))
+
+
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
     """Return the conditions of a GPUNode."""
     return tuple(
@@ -84,7 +88,7 @@ def is_installed(facts: ClusterFacts) -> bool:
 def _installed(facts: ClusterFacts) -> Iterator[Finding]:
     if not is_installed(facts):
         sentence = f"gpushare is not installed: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it", ("./install.sh",))
+        yield _missing(sentence, remedy="install it")
 
 
 @rule(
@@ -96,8 +100,7 @@ def _installed(facts: ClusterFacts) -> Iterator[Finding]:
 def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     deployment = facts.system_named("Deployment", WEBHOOK)
     if deployment is None:
-        sentence = f"there is no Deployment {WEBHOOK} in {_SYSTEM}"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+        yield _missing(f"there is no Deployment {WEBHOOK} in {_SYSTEM}")
         return
     replicas = at(deployment, "spec", "replicas")
     if replicas == 0:
@@ -125,8 +128,7 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
 )
 def _agents(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.system_named("DaemonSet", AGENT) is None:
-        sentence = f"there is no DaemonSet {AGENT} in {_SYSTEM}"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+        yield _missing(f"there is no DaemonSet {AGENT} in {_SYSTEM}")
         return
     chosen = facts.gpu_nodes()
     pods = {str(at(pod, "spec", "nodeName") or ""): pod for pod in _of_component(facts, "agent")}
@@ -192,7 +194,7 @@ def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
     subject = (f"mutatingwebhookconfiguration/{_CONFIGURATION}",)
     if ours is None:
         sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is rejected"
-        yield Finding(Severity.BLOCKING, sentence, subject, "install it again", ("./install.sh",))
+        yield _missing(sentence, *subject)
     elif not all(at(entry, "clientConfig", "caBundle") for entry in entries(ours, "webhooks")):
         found = "its caBundle is empty: the API server trusts no webhook"
         remedy = "the webhook writes it when it starts; read its logs"
@@ -219,7 +221,7 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
             sentence = (
                 "a pod that requests a share was admitted unchanged: no webhook or policy of gpushare reviews pods"
             )
-            yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+            yield _missing(sentence)
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
         meaning, remedy, command = next(row[1:] for row in _CALL_FAILURES if row[0] in trial.refusal)
         found = f"{meaning}: {trial.refusal}"
@@ -227,8 +229,7 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
     elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
         yield Finding(Severity.INFO, f"the webhook answers, but would grant no share now: {trial.refusal}")
     elif "gpushare-pods" in trial.refusal:
-        sentence = f"the webhook was not called, so the policy rejected a pod with a share: {trial.refusal}"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+        yield _missing(f"the webhook was not called, so the policy rejected a pod with a share: {trial.refusal}")
     else:
         found = f"a test pod with a share was not accepted: {trial.refusal}"
         remedy = "name a namespace in which you may create pods"
@@ -245,12 +246,9 @@ def _policies(facts: ClusterFacts) -> Iterator[Finding]:
     there = {objects.name(binding) for binding in facts.of("ValidatingAdmissionPolicyBinding")}
     missing = [name for name in BINDINGS if name not in there]
     if missing:
-        severity = Severity.BLOCKING
         found = f"the policy bindings {listed(missing)} are missing: users can forge shares"
         where = tuple(f"validatingadmissionpolicybinding/{name}" for name in missing)
-        remedy = "install them again"
-        command = _APPLY
-        yield Finding(severity, found, where, remedy, (command,))
+        yield Finding(Severity.BLOCKING, found, where, "install them again", (_APPLY,))
 
 
 @rule(

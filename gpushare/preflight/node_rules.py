@@ -80,8 +80,7 @@ def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
         )
         remedy = (
             "install NVIDIA's GPU Feature Discovery or Node Feature Discovery, or label the nodes with GPUs; nodes "
-            "that an "
-            "autoscaler adds need the label in their template"
+            "that an autoscaler adds need the label in their template"
         )
         yield Finding(Severity.WARNING, found, (), remedy, (f"kubectl label node NODE {GPU_PRESENT}=true",))
 
