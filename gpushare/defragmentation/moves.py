@@ -20,7 +20,6 @@ from gpushare.placement import NodeView, Placement
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 
-_MAX_ATTEMPTS = 200  # options per share in which every pod finds a place at once
 Closed = tuple[tuple[str, str], ...]  # node and UUID of cordoned GPUs
 
 
@@ -86,7 +85,7 @@ class DefragPlan:
 
 @dataclasses.dataclass(slots=True)
 class Effort:
-    """The remaining attempts of a whole plan to make room for pods that leave."""
+    """The remaining attempts to make room, of a whole plan for pods that leave."""
 
     attempts: int = 200
     inspections: int = 50_000  # GPUs inspected
@@ -99,13 +98,13 @@ class MoveSimulator:
         self._world = world
         self._may_leave = may_leave
         self._effort = effort or Effort()
-        self._attempts = _MAX_ATTEMPTS
+        self._own = Effort()  # for options in which every pod finds a place at once
         self._undo: list[Callable[[], None]] = []
 
     def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
         """Make room for a pod with the fewest moves; return them and the pod's GPUs, or None."""
         options = leaving.options(self._world, asked, self._may_leave)
-        tries = (self._try(asked, options, most, (), frozenset()) for most in range(1, leaving.MAX_MOVES + 1))
+        tries = (self._try(asked, options, most, (), ()) for most in range(1, leaving.MAX_MOVES + 1))
         return next((room for room in tries if room is not None), None)
 
     def relocate(self, mover: Mover, outer: Closed = ()) -> Move | None:
@@ -170,11 +169,9 @@ class MoveSimulator:
             spare = most - len(option.leaving)
             if spare < 0:
                 continue
-            if spare:
-                self._effort.attempts -= 1
-            else:
-                self._attempts -= 1
-            if (self._effort.attempts if spare else self._attempts) < 0:
+            effort = self._effort if spare else self._own
+            effort.attempts -= 1
+            if effort.attempts < 0:
                 continue
             # With several GPUs, one that is free already may take a pod of another, if enough is left afterwards.
             for to_the_end in (True, False)[: len(option.uuids)]:

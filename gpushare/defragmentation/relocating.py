@@ -46,9 +46,7 @@ def plan(
 ) -> DefragPlan:
     """Plan at most `max_moves` moves, and the gated pods that they admit; the world is left as the plan leaves it.
 
-    moves_cpu_only: CPU-only pods may be moved, too.
-
-    Needs numpy.
+    moves_cpu_only: CPU-only pods may be moved, too. Needs numpy.
     """
     best, best_thrift = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
@@ -148,8 +146,7 @@ class _Plan:
         best: _Outcome | None = None
         self.simulator.cordon(chain.closed, cordoned=True)
         for mover in chain.movers:
-            move = self.simulator.relocate(mover, chain.closed)
-            if move is None:
+            if (move := self.simulator.relocate(mover, chain.closed)) is None:
                 break
             moves.append(move)
             is_last = mover is chain.movers[-1]
