@@ -170,20 +170,11 @@ class ApiClient:
             timeout_seconds + WATCH_GRACE_SECONDS,
             {"allowWatchBookmarks": True, **(query or {}), "watch": True, "timeoutSeconds": timeout_seconds},
         )
-        async with (
-            self._transport.open(request) as answer,
-            contextlib.aclosing(_events(answer, request)) as events,
-        ):
+        async with self._transport.open(request) as answer, contextlib.aclosing(_events(answer, request)) as events:
             yield events
 
     async def _call(
-        self,
-        method: str,
-        path: str,
-        query: Query,
-        *,
-        body: Body | None = None,
-        content_type: str = transport.JSON,
+        self, method: str, path: str, query: Query, *, body: Body | None = None, content_type: str = transport.JSON
     ) -> dict[str, Any]:
         request = transport.HttpRequest(method, path, CALL_SECONDS, query, body, content_type)
 

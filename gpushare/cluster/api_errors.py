@@ -1,17 +1,5 @@
 """The ways in which a call to the API server can fail.
 
-    ClusterError                 any of these; also a status without a class below
-     ├─ Unauthorized             401: the credentials are not accepted
-     ├─ Forbidden                403: RBAC, quota, or an admission policy
-     ├─ NotFound                 404
-     ├─ Conflict                 409: the object changed since it was read
-     ├─ AlreadyExists            409 on create
-     ├─ Gone                     410: the resource version (or continue token) is too old; list again
-     ├─ Invalid                  400, 422: the API server does not accept the object
-     └─ Unavailable              network, timeout, 5xx, 429: retry; `retry_after_seconds` if the server gave it
-
-`Unavailable` after a write does not say whether the write happened: read before writing again.
-
 The classes are independent of the HTTP library, so that callers can be read and tested without it.
 """
 
@@ -24,7 +12,7 @@ from typing import Any
 
 
 class ClusterError(Exception):
-    """A call to the API server failed; the message is the API server's own if it gave one.
+    """A call to the API server failed, by a status without a class below; the message is the API server's own if any.
 
     status: the HTTP status, or 0 without a response. reason: the API's machine-readable reason (`Conflict`, `Expired`
     …), or "".
@@ -37,11 +25,11 @@ class ClusterError(Exception):
 
 
 class Unauthorized(ClusterError):
-    """401."""
+    """401: the credentials are not accepted."""
 
 
 class Forbidden(ClusterError):
-    """403."""
+    """403: RBAC, quota, or an admission policy."""
 
 
 class NotFound(ClusterError):
@@ -57,7 +45,7 @@ class AlreadyExists(ClusterError):
 
 
 class Gone(ClusterError):
-    """410: the version or token has expired; list again."""
+    """410: the resource version, or the continue token, is too old; list again."""
 
 
 class Invalid(ClusterError):
@@ -65,7 +53,7 @@ class Invalid(ClusterError):
 
 
 class Unavailable(ClusterError):
-    """No response, or one that says to retry later."""
+    """Network, timeout, 429 or 5xx: retry. After a write it is unknown whether the write happened: read first."""
 
     def __init__(
         self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float | None = None

@@ -91,22 +91,16 @@ def decide(
     write as the leader; None if we do not lead.
     """
     if renewed_at is not None:
-        return _as_leader(record, now=now, me=me, renewed_at=renewed_at, timing=timing)
+        if not leads(renewed_at, now=now, timing=timing):
+            return Lost(f"it could not be renewed for {timing.renew_deadline_seconds:g} s")
+        if record is None:
+            return Lost("the Lease was deleted")
+        return Renew() if record.holder == me else Lost(f"{record.holder or 'another client'} changed it")
     # Our own name, but we do not lead: our write arrived and its response did not. No other process relies on it.
     if record is None or record.holder in ("", me):
         return Acquire()
     silent_until = observed_at + record.duration_seconds
     return Acquire() if now >= silent_until else Wait(silent_until - now)
-
-
-def _as_leader(record: LeaseRecord | None, *, now: float, me: str, renewed_at: float, timing: LeaseTiming) -> Decision:
-    if not leads(renewed_at, now=now, timing=timing):
-        return Lost(f"it could not be renewed for {timing.renew_deadline_seconds:g} s")
-    if record is None:
-        return Lost("the Lease was deleted")
-    if record.holder != me:
-        return Lost(f"{record.holder or 'another client'} changed it")
-    return Renew()
 
 
 def leads(renewed_at: float | None, *, now: float, timing: LeaseTiming) -> bool:

@@ -16,11 +16,7 @@ from gpushare.cluster import api_client, api_errors
 
 
 def pause_seconds(
-    failures: int,
-    *,
-    first_seconds: float,
-    most_seconds: float,
-    draw: Callable[[], float] = random.random,
+    failures: int, *, first_seconds: float, most_seconds: float, draw: Callable[[], float] = random.random
 ) -> float:
     """Return the pause after `failures` failed tries in a row (1 or more).
 

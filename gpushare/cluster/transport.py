@@ -93,9 +93,7 @@ class Transport:
         self._sockets: weakref.WeakSet[socket.socket] = weakref.WeakSet()
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
-                limit=MAX_CONNECTIONS,
-                ssl=way.tls if way.tls is not None else True,
-                socket_factory=self._socket,
+                limit=MAX_CONNECTIONS, ssl=way.tls if way.tls is not None else True, socket_factory=self._socket
             ),
             headers={"User-Agent": f"{user_agent}/{gpushare.__version__}", "Accept": JSON},
             cookie_jar=aiohttp.DummyCookieJar(),

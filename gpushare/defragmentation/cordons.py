@@ -49,9 +49,7 @@ class CordonChange:
 
 
 def extend(node: GpuNode, uuids: frozenset[str], mark: Cordon) -> CordonChange | None:
-    """Cordon these GPUs until the mark expires; None if another run has marked one. GPUs cordoned by an admin get no
-    mark.
-    """
+    """Cordon these GPUs until the mark expires; None if another run has marked one. An admin's cordon gets no mark."""
     marks = read(node)
     if any(known.by != mark.by for uuid, known in marks.items() if uuid in uuids):
         return None

@@ -5,7 +5,6 @@ A pod may be moved if a controller recreates it, nothing protects it, and its Po
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
@@ -31,18 +30,15 @@ class Budgets:
         """Parse PodDisruptionBudget objects."""
         budgets, left = [], {}
         for budget in declared:
-            metadata = budget.get("metadata") or {}
-            key = str(metadata.get("namespace", "")), str(metadata.get("name", ""))
+            key = pod.namespaced_name(budget)
             budgets.append((*key, selectors.of_labels((budget.get("spec") or {}).get("selector"))))
             left[key] = int((budget.get("status") or {}).get("disruptionsAllowed") or 0)
         return cls(budgets, left)
 
     def against(self, manifest: pod.PodJson, spent: Mapping[tuple[str, str], int]) -> str:
         """Return the name of a budget that does not allow an eviction after `spent` disruptions, or an empty string."""
-        for key in self.of_pod(manifest):
-            if self._left[key] - spent.get(key, 0) < 1:
-                return key[1]
-        return ""
+        exhausted = (key[1] for key in self.of_pod(manifest) if self._left[key] - spent.get(key, 0) < 1)
+        return next(exhausted, "")
 
     def forbids(self, manifest: pod.PodJson) -> str:
         """Return why the budgets forbid the eviction of a pod, as a phrase, or an empty string."""
@@ -70,29 +66,18 @@ def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
     }
 
 
-def spend(budgets: Budgets, manifests: Iterable[pod.PodJson]) -> collections.Counter[tuple[str, str]]:
-    """Return how many disruptions the moves of these pods take from each budget."""
-    return collections.Counter(key for manifest in manifests for key in budgets.of_pod(manifest))
-
-
 def protected(manifest: pod.PodJson, *, max_priority: int) -> str:
     """Return why a pod is never moved, as a phrase, or an empty string."""
     if pod.annotations_of(manifest).get(contract.NO_EVICT) == "true":
         return contract.NO_EVICT
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "being deleted"
-    kind = owner(manifest)[0]
-    if not kind:
-        return "no owner that would recreate it"
+    kind, priority = owner(manifest)[0], pod.priority(manifest)
     if kind not in REMAKERS:
-        return f"owned by a {kind}, which may not recreate it"
-    if pod.priority(manifest) >= SYSTEM_PRIORITY:
-        return "a system priority"
-    if pod.priority(manifest) > max_priority:
-        return "a higher priority"
-    if contract.GROUP in pod.annotations_of(manifest):
-        return "a member of a group"
-    return ""
+        return f"owned by a {kind}, which may not recreate it" if kind else "no owner that would recreate it"
+    if priority >= SYSTEM_PRIORITY or priority > max_priority:
+        return "a system priority" if priority >= SYSTEM_PRIORITY else "a higher priority"
+    return "a member of a group" if contract.GROUP in pod.annotations_of(manifest) else ""
 
 
 def owner(manifest: pod.PodJson) -> tuple[str, str]:
@@ -129,8 +114,11 @@ def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[s
     for successor in fresh:
         if successor.is_gated:
             return f"its replacement {successor.name} waits: {successor.reason or 'not placed yet'}"
+        if not successor.is_placed and successor.is_cpu_only:
+            reason = successor.reason or "the scheduler has given no reason yet"
+            return f"its replacement {successor.name} is not scheduled: {reason}"
         if not successor.is_placed:
-            return f"its replacement {successor.name} {_lack(successor)}"
+            return f"its replacement {successor.name} has no share"
     if any(sibling.uid == evicted for sibling in siblings):
         return "it has not ended yet"
     live = sum(sibling.is_live for sibling in siblings)
@@ -142,9 +130,3 @@ def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[s
 def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sibling]:
     """Return the pods that did not exist before."""
     return [sibling for sibling in siblings if sibling.uid not in before]
-
-
-def _lack(successor: Sibling) -> str:
-    if not successor.is_cpu_only:
-        return "has no share"
-    return f"is not scheduled: {successor.reason or 'the scheduler has given no reason yet'}"

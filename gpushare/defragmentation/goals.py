@@ -8,12 +8,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from gpushare import contract, errors, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import CpuOnlyPods, Movable
-from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Effort, MoveSimulator, Spent
+from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Effort, MoveSimulator
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
+
+_HOLES = (100, 75, 50, 25)  # percent of a GPU, compute and memory
 
 
 def make_room(
@@ -24,37 +26,29 @@ def make_room(
     stay: bool = True,
     moves_cpu_only: bool = False,
 ) -> DefragPlan:
-    """Make room for each of these pods in turn; the world is left as the make_room leaves it.
+    """Make room for each of these pods in turn, with the fewest moves; the world is left as the plan leaves it.
 
     stay: the pods are gated and get placed; otherwise the capacity stays free. moves_cpu_only: CPU-only pods may be
     moved, too.
     """
-    before = world.fragmentation()
-    steps: list[DefragStep] = []
+    before, effort = world.fragmentation(), Effort()
     fixed: collections.Counter[str] = collections.Counter()
-    spent: Spent = collections.Counter()
-    effort = Effort()
+    spent: collections.Counter[tuple[str, str]] = collections.Counter()
+    steps: list[DefragStep] = []
     for name, asked in wanted:
+        priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
+        may_leave = Movable(world, budgets, priority, fixed, spent, moves_cpu_only=moves_cpu_only)
+        simulator = MoveSimulator(world, may_leave, effort)
         answer = world.place(asked.manifest, asked.request)
         if isinstance(answer, Placement):
             step = DefragStep(name, asked, worlds.gpus(answer, world.views))
         else:
-            priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
-            may_leave = Movable(world, budgets, priority, fixed)
-            cpu_only_pods = CpuOnlyPods(world, may_leave) if moves_cpu_only else None
-            room = MoveSimulator(world, budgets, spent, may_leave, effort, cpu_only_pods).room(asked)
-            moves, gpus = room or ((), "")
+            moves, gpus = simulator.room(asked) or ((), "")
             step = DefragStep(name, asked, gpus, moves, reason="" if gpus else str(answer))
-        steps.append(step)
-        spent.update(evicting.spend(budgets, [move.manifest for move in step.moves]))
         if step.gpus and stay:
-            answer = world.place(asked.manifest, asked.request)
-            if isinstance(answer, Placement):
-                world.assign(asked.manifest, asked.request, answer)
+            simulator.admit(asked)
+        steps.append(step)
     return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
-
-
-_HOLES = (100, 75, 50, 25)  # percent of a GPU, compute and memory
 
 
 def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, RequestingPod]]:
@@ -92,17 +86,12 @@ def share(annotations: Mapping[str, str]) -> RequestingPod:
 
 
 def largest_hole(world: World, budgets: Budgets, *, moves_cpu_only: bool = False) -> DefragPlan:
-    """Plan to free the largest possible part of a GPU; the plan has no moves if that is free already, or nothing is
-    possible.
-    """
-    plan = None
-    for percent in _HOLES:
-        asked = share({contract.REQUEST: quantity.format_compute(percent)})
-        name = f"a hole of {quantity.format_compute(percent)} GPU"
-        plan = make_room(world, [(name, asked)], budgets, stay=False, moves_cpu_only=moves_cpu_only)
+    """Plan to free the largest possible part of a GPU, without moves if it is free already or nothing is possible."""
+    for size in map(quantity.format_compute, _HOLES):
+        wanted = [(f"a hole of {size} GPU", share({contract.REQUEST: size}))]
+        plan = make_room(world, wanted, budgets, stay=False, moves_cpu_only=moves_cpu_only)
         if plan.steps[0].gpus:
             break
-    assert plan is not None  # noqa: S101 - there are sizes
     return plan
 
 
@@ -112,36 +101,25 @@ def empty_nodes(world: World, budgets: Budgets, *, max_moves: int) -> DefragPlan
     The nodes with the fewest pods come first. A node is emptied only if all its pods fit on nodes that are in use,
     while it and the nodes emptied before take no new pods. The world is left as the plan leaves it.
     """
-    before = world.fragmentation()
-    fixed: collections.Counter[str] = collections.Counter()
-    may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, fixed)
-    spent: Spent = collections.Counter()
-    steps: list[DefragStep] = []
+    before, may_leave, steps = world.fragmentation(), Movable(world, budgets), list[DefragStep]()
     emptied: Closed = ()
-    for name in _fewest_pods_first(world):
-        view = world.views[name]
-        there = view.node.allocations
-        if len(there) > max_moves or not all(map(may_leave, there)):
-            continue
-        empty = {other for other in world.usable() if not world.views[other].node.allocations}
-        closed = (*emptied, *((name, gpu.uuid) for gpu in view.node.gpus if gpu.takes_shares))
-        simulator = MoveSimulator(world, budgets, spent, may_leave, Effort())
-        moves = simulator.vacate(name, closed)
-        if moves is None or any(move.after.rpartition("/")[0] in empty for move in moves):
-            simulator.undo()
-            continue
-        max_moves -= len(moves)
-        spent.update(evicting.spend(budgets, [move.manifest for move in moves]))
-        emptied = closed
-        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(gpu.index) for gpu in view.node.gpus), moves))
-    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
-
-
-def _fewest_pods_first(world: World) -> list[str]:
-    """Return the nodes with allocations by number of pods, then by compute."""
 
     def cost(name: str) -> tuple[int, int, str]:
         view = world.views[name]
         return len(view.node.allocations), sum(used.request_percent for used in view.used.values()), name
 
-    return sorted((name for name in world.usable() if world.views[name].node.allocations), key=cost)
+    for name in sorted((name for name in world.usable() if world.views[name].node.allocations), key=cost):
+        node = world.views[name].node
+        if len(node.allocations) > max_moves or not all(map(may_leave, node.allocations)):
+            continue
+        empty = {other for other in world.usable() if not world.views[other].node.allocations}
+        closed = (*emptied, *((name, gpu.uuid) for gpu in node.gpus if gpu.takes_shares))
+        simulator = MoveSimulator(world, may_leave)
+        moves = simulator.vacate(name, closed)
+        if moves is None or any(move.nodes[1] in empty for move in moves):
+            simulator.undo()
+            continue
+        max_moves -= len(moves)
+        emptied = closed
+        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(gpu.index) for gpu in node.gpus), moves))
+    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(may_leave.fixed.most_common()))

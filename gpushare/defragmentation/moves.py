@@ -7,16 +7,14 @@ first.
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Collection, Sequence
 
 from gpushare import ledger, pod
 from gpushare.allocation import Allocation
-from gpushare.defragmentation import evicting, leaving
-from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import MAX_MOVES, CpuOnlyPods, Departure, Movable
+from gpushare.defragmentation import leaving
+from gpushare.defragmentation.leaving import Departure, Movable, Mover
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import NodeView, Placement
 from gpushare.whatif import world as worlds
@@ -38,7 +36,7 @@ class Move:
     @property
     def is_cpu_only(self) -> bool:
         """Whether the pod has no share."""
-        return leaving.stands_for(self.entry)
+        return leaving.stands_for_cpu_only(self.entry)
 
     @property
     def nodes(self) -> tuple[str, str]:
@@ -85,13 +83,9 @@ class DefragPlan:
         return tuple(move for step in self.steps for move in step.moves)
 
 
-Spent = collections.Counter[tuple[str, str]]
-_MAX_ATTEMPTS = 200  # options per share in which every pod finds a place at once
-
-
 @dataclasses.dataclass(slots=True)
 class Effort:
-    """The remaining attempts of a whole plan to make room for pods that leave."""
+    """The remaining attempts to make room, of a whole plan for pods that leave."""
 
     attempts: int = 200
     inspections: int = 50_000  # GPUs inspected
@@ -100,42 +94,28 @@ class Effort:
 class MoveSimulator:
     """Moves pods on a world; `undo` restores it."""
 
-    def __init__(
-        self,
-        world: World,
-        budgets: Budgets,
-        spent: Spent,
-        may_leave: Movable,
-        effort: Effort,
-        cpu_only_pods: CpuOnlyPods | None = None,
-    ) -> None:
-        """`spent`: disruptions that earlier moves took from the budgets; `cpu_only_pods`: pods to move, too."""
+    def __init__(self, world: World, may_leave: Movable, effort: Effort | None = None) -> None:
         self._world = world
-        self._budgets = budgets
-        self._spent = collections.Counter(spent)
         self._may_leave = may_leave
-        self._cpu_only_pods = cpu_only_pods
+        self._effort = effort or Effort()
+        self._own = Effort()  # for options in which every pod finds a place at once
         self._undo: list[Callable[[], None]] = []
-        self._attempts = _MAX_ATTEMPTS
-        self._effort = effort
 
     def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
         """Make room for a pod with the fewest moves; return them and the pod's GPUs, or None."""
-        options = leaving.options(self._world, asked, self._may_leave, self._cpu_only_pods)
-        for most in range(1, MAX_MOVES + 1):
-            room = self._try(asked, options, most, (), frozenset())
-            if room is not None:
-                return room
-        return None
+        options = leaving.options(self._world, asked, self._may_leave)
+        tries = (self._try(asked, options, most, (), ()) for most in range(1, leaving.MAX_MOVES + 1))
+        return next((room for room in tries if room is not None), None)
 
-    def relocate(self, node: str, entry: Allocation, outer: Closed = ()) -> Move | None:
+    def relocate(self, mover: Mover, outer: Closed = ()) -> Move | None:
         """Move one pod to where placement puts it while its GPUs are cordoned; None if it fits nowhere else.
 
         outer: GPUs that are cordoned already and stay so.
         """
-        ours = tuple((node, uuid) for uuid in entry.gpu_uuids if (node, uuid) not in outer)
+        gpus = ((mover.node, uuid) for uuid in mover.entry.gpu_uuids)
+        ours = tuple(gpu for gpu in gpus if gpu not in outer)
         self.cordon(ours, cordoned=True)
-        moves = self._send(node, entry, 0, (*outer, *ours), ())
+        moves = self._send(mover.node, mover.entry, 0, (*outer, *ours), ())
         self.cordon(ours, cordoned=False)
         return moves[0] if moves else None
 
@@ -143,7 +123,8 @@ class MoveSimulator:
         """Move all pods off a node, the largest first, while `closed` GPUs are cordoned; None if one fits nowhere."""
         moves: list[Move] = []
         self.cordon(closed, cordoned=True)
-        for entry in sorted(self._world.views[node].node.allocations, key=lambda allocation: -_total(allocation)):
+        there = self._world.views[node].node.allocations
+        for entry in sorted(there, key=lambda entry: -ledger.held_in_all(entry)[0]):
             done = self._send(node, entry, 0, closed, ())
             if done is None:
                 return None
@@ -170,8 +151,13 @@ class MoveSimulator:
             self._undo.append(functools.partial(self._world.put, before))
             self._world.put(NodeView.from_node(dataclasses.replace(before.node, gpus=changed)))
 
+    @property
+    def mark(self) -> int:
+        """The state now, for `undo`."""
+        return len(self._undo)
+
     def undo(self, mark: int = 0) -> None:
-        """Undo all changes, or those after the first `mark`."""
+        """Undo all changes, or those after a mark."""
         while len(self._undo) > mark:
             self._undo.pop()()
 
@@ -179,18 +165,17 @@ class MoveSimulator:
         self, asked: RequestingPod, options: Sequence[Departure], most: int, closed: Closed, busy: Collection[str]
     ) -> tuple[tuple[Move, ...], str] | None:
         """Try options with exactly `most` moves, then smaller ones whose spare moves make room for pods that leave."""
-        exactly = [option for option in options if len(option.leaving) == most]
-        for option in (*exactly, *(option for option in options if len(option.leaving) < most)):
+        for option in sorted(options, key=lambda option: len(option.leaving) != most):
             spare = most - len(option.leaving)
-            if spare:
-                self._effort.attempts -= 1
-            else:
-                self._attempts -= 1
-            if (self._effort.attempts if spare else self._attempts) < 0:
+            if spare < 0:
+                continue
+            effort = self._effort if spare else self._own
+            effort.attempts -= 1
+            if effort.attempts < 0:
                 continue
             # With several GPUs, one that is free already may take a pod of another, if enough is left afterwards.
             for to_the_end in (True, False)[: len(option.uuids)]:
-                mark = len(self._undo)
+                mark = self.mark
                 room = self._simulate(asked, option, spare, closed, busy, to_the_end=to_the_end)
                 if room is not None:
                     return room
@@ -208,21 +193,22 @@ class MoveSimulator:
         to_the_end: bool,
     ) -> tuple[tuple[Move, ...], str] | None:
         """Make the moves of one option. Its GPUs are cordoned while pods still have to leave them, or `to_the_end`."""
-        busy = {*busy, *(entry.id for entry in option.leaving)}
+        busy = {*busy, *(mover.entry.id for mover in option.leaving)}
         moves: list[Move] = []
-        left = sorted(option.leaving, key=lambda allocation: -_total(allocation))
-        ours: frozenset[str] = frozenset()
+        left = [mover.entry for mover in sorted(option.leaving, key=lambda mover: -mover.size[0])]
+        ours: Closed = ()
         while left:
-            ours = self._recordon(
-                option, ours, option.uuids if to_the_end else [u for allocation in left for u in allocation.gpu_uuids]
-            )
-            closed = (*outer, *((option.node, uuid) for uuid in option.uuids if uuid in ours))
-            done = self._send(option.node, left.pop(0), spare, closed, busy)
+            used = {uuid for entry in left for uuid in entry.gpu_uuids}
+            wanted = tuple((option.node, uuid) for uuid in option.uuids if to_the_end or uuid in used)
+            self.cordon([gpu for gpu in ours if gpu not in wanted], cordoned=False)
+            self.cordon([gpu for gpu in wanted if gpu not in ours], cordoned=True)
+            ours = wanted
+            done = self._send(option.node, left.pop(0), spare, (*outer, *ours), busy)
             if done is None:
                 return None
             moves += done
             spare -= len(done) - 1
-        self._recordon(option, ours, ())
+        self.cordon(ours, cordoned=False)
         answer = self._world.place(asked.manifest, asked.request)
         return (tuple(moves), worlds.gpus(answer, self._world.views)) if isinstance(answer, Placement) else None
 
@@ -231,20 +217,20 @@ class MoveSimulator:
     ) -> list[Move] | None:
         """Move a pod away, after other moves that make room for it; None if there is no way."""
         mover = self._may_leave(entry)
-        if mover is None or self._budgets.against(mover.manifest, self._spent):
+        if mover is None:
             return None
         moved = self._move(node, entry, mover, closed)
         if moved is not None:
             return [moved]
         fresh = RequestingPod(worlds.successor(mover.manifest), mover.request)
         for most in range(1, spare + 1):
-            if self._effort.inspections <= 0:
+            if self._effort.inspections <= 0 or not self._may_leave.has_budget(mover.manifest):
                 return None
             self._effort.inspections -= sum(len(view.node.gpus) for view in self._world.views.values())
-            options = leaving.options(self._world, fresh, self._may_leave.excluding(busy), self._cpu_only_pods)
+            options = leaving.options(self._world, fresh, self._may_leave, busy)
             # Pods that make room for it may also move to the cordoned GPUs, if enough is left there.
             for kept in (closed, ()):
-                mark = len(self._undo)
+                mark = self.mark
                 self.cordon([gpu for gpu in closed if gpu not in kept], cordoned=False)
                 room = self._try(fresh, options, most, kept, busy)
                 self.cordon([gpu for gpu in closed if gpu not in kept], cordoned=True)
@@ -255,42 +241,22 @@ class MoveSimulator:
         return None
 
     def _move(self, node: str, entry: Allocation, mover: RequestingPod, closed: Closed) -> Move | None:
-        if self._budgets.against(mover.manifest, self._spent):  # check again: moves that made room for it count, too
+        if not self._may_leave.has_budget(mover.manifest):
             return None
-        gpus = self._world.views[node].node.gpu_by_uuid()
-        indexes = sorted(gpus[uuid].index for uuid in entry.gpu_uuids if uuid in gpus)
-        mark = len(self._undo)
+        mark = self.mark
+        indexes = [gpu.index for gpu in self._world.views[node].node.gpus if gpu.uuid in entry.gpu_uuids]
+        before = f"{node}/" + ",".join(map(str, sorted(indexes)))
         self._undo.append(self._world.remove(mover.manifest, node, entry))
         fresh = worlds.successor(mover.manifest)
-        if leaving.stands_for(entry):
+        if leaving.stands_for_cpu_only(entry):
             target = self._world.likely_node(fresh, left=node)
-            if target in {"", node}:  # the scheduler might put it there again
-                self.undo(mark)
-                return None
-            self._undo.append(self._world.bind(fresh, target))
-            self._spend(mover.manifest)
-            return Move(mover.manifest, entry, node, target, closed)
-        answer = self._world.place(fresh, mover.request)
-        if not isinstance(answer, Placement):
+            before, after = node, "" if target == node else target  # the scheduler might put it there again
+            if after:
+                self._undo.append(self._world.bind(fresh, after))
+        else:
+            after = self.admit(RequestingPod(fresh, mover.request))
+        if not after:
             self.undo(mark)
             return None
-        self._undo.append(self._world.assign(fresh, mover.request, answer))
-        self._spend(mover.manifest)
-        before = f"{node}/" + ",".join(map(str, indexes))
-        return Move(mover.manifest, entry, before, worlds.gpus(answer, self._world.views), closed)
-
-    def _spend(self, manifest: pod.PodJson) -> None:
-        budgets = evicting.spend(self._budgets, [manifest])
-        self._spent.update(budgets)
-        self._undo.append(lambda: self._spent.subtract(budgets))
-
-    def _recordon(self, option: Departure, ours: frozenset[str], wanted: Collection[str]) -> frozenset[str]:
-        """Cordon the option's GPUs that are `wanted` and uncordon the others of `ours`; return those cordoned now."""
-        now = frozenset(option.uuids).intersection(wanted)
-        self.cordon([(option.node, uuid) for uuid in ours - now], cordoned=False)
-        self.cordon([(option.node, uuid) for uuid in now - ours], cordoned=True)
-        return now
-
-
-def _total(entry: Allocation) -> int:
-    return ledger.held_in_all(entry)[0]
+        self._undo.append(self._may_leave.spend(mover.manifest))
+        return Move(mover.manifest, entry, before, after, closed)

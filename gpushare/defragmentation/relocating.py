@@ -3,23 +3,21 @@
 Free capacity has the value that the policy `fragmentation` gives it, by the cluster's own mix. Promising chains are
 simulated as they would happen: one pod after another, each placed by the webhook's engine while its old GPUs are
 cordoned; gated pods that fit are admitted at once. Only the simulated result counts. The chain with the highest gain
-per move is taken, and the nodes that it changed are read again. If no chain gains, openings are simulated: several pods
-that leave one node before a gated pod is admitted. CPU-only pods take part if they may be moved.
+per move is taken, and the nodes that it changed are read again. If no exchange gains, openings are simulated.
 """
 
 from __future__ import annotations
 
-import collections
 import dataclasses
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
 from gpushare import pod
 from gpushare.defragmentation import evicting
-from gpushare.defragmentation.chains import Chain, Clearings, Exchanges, Shape, openings
+from gpushare.defragmentation.chains import Chain, Chains, Shape
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import CpuOnlyPods, Movable
-from gpushare.defragmentation.moves import DefragPlan, DefragStep, Effort, Move, MoveSimulator, Spent
+from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move, MoveSimulator
 from gpushare.whatif.world import RequestingPod, World
 
 MIN_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
@@ -42,24 +40,13 @@ class _Outcome:
     moves: tuple[Move, ...]
     admitted: tuple[tuple[int, str], ...]
 
-    def rate(self, thrift: float) -> float:
-        """Return the gain in GPUs: in total for a thrift of 0, per move for 1."""
-        return self.gain / float(len(self.moves) ** thrift)
-
 
 def plan(
-    world: World,
-    waiting: Waiting,
-    budgets: Budgets,
-    *,
-    max_moves: int,
-    moves_cpu_only: bool = False,
+    world: World, waiting: Waiting, budgets: Budgets, *, max_moves: int, moves_cpu_only: bool = False
 ) -> DefragPlan:
     """Plan at most `max_moves` moves, and the gated pods that they admit; the world is left as the plan leaves it.
 
-    moves_cpu_only: CPU-only pods may be moved, too.
-
-    Needs numpy.
+    moves_cpu_only: CPU-only pods may be moved, too. Needs numpy.
     """
     best, best_thrift = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
@@ -70,97 +57,85 @@ def plan(
             best, best_thrift = gained, thrift
             if thrift == _THRIFT[-1]:
                 return made
-        tried.undo()
+        tried.simulator.undo()
     return _Plan(world, waiting, budgets, best_thrift, moves_cpu_only=moves_cpu_only).make(max_moves)
 
 
 class _Plan:
     def __init__(
-        self,
-        world: World,
-        waiting: Waiting,
-        budgets: Budgets,
-        thrift: float,
-        *,
-        moves_cpu_only: bool,
+        self, world: World, waiting: Waiting, budgets: Budgets, thrift: float, *, moves_cpu_only: bool
     ) -> None:
         self._world = world
         self._thrift = thrift
-        self._simulators: list[MoveSimulator] = []
-        self._budgets = budgets
         self._waiting = dict(enumerate(waiting))
         self._shapes = {
             number: (asked.request, world.host(asked.manifest)) for number, (_, asked) in self._waiting.items()
         }
-        self._spent: Spent = collections.Counter()
-        self._fixed: collections.Counter[str] = collections.Counter()
-        self._may_leave = Movable(world, budgets, evicting.SYSTEM_PRIORITY, self._fixed)
-        self._exchanges = Exchanges(world, self._may_leave)
-        self._clearings: Clearings | None = None
-        if moves_cpu_only:
-            self._clearings = Clearings(world, CpuOnlyPods(world, self._may_leave), self._exchanges.prices)
-        self._failed: set[tuple[str, ...]] = set()  # IDs of the chain's allocations, and its promise
+        self._may_leave = Movable(world, budgets, moves_cpu_only=moves_cpu_only)
+        self.simulator = MoveSimulator(world, self._may_leave)
+        self._chains = Chains(world, self._may_leave)
+        self._failed: set[tuple[tuple[str, ...], str]] = set()  # IDs of the chain's allocations, and its promise
 
     def make(self, max_moves: int) -> DefragPlan:
         before, gained, left = self._world.fragmentation(), 0.0, max_moves
         steps: list[DefragStep] = []
         moves: list[Move] = []
-        self._refresh(self._world.usable())
-        while left > 0:
-            best = self._best(left)
-            if best is None:
-                break
-            admitted = self._make(best)
+        self._chains.refresh(self._world.usable())
+        while left > 0 and (best := self._best(left)) is not None:
+            self._simulate(best.chain)
             left -= len(best.moves)
             gained += best.gain
             moves += best.moves
-            for name, asked, gpus in admitted:
-                steps.append(DefragStep(name, asked, gpus, tuple(moves)))
+            changed = {node for move in best.moves for node in move.nodes}
+            for number, where in best.admitted:
+                steps.append(DefragStep(*self._waiting.pop(number), where, tuple(moves)))
                 moves = []
+                changed.add(where.rpartition("/")[0])
+            self._chains.refresh(changed.intersection(self._world.views))
         if moves:
             steps.append(DefragStep("", None, "", tuple(moves)))
         for name, asked in self._waiting.values():
             steps.append(DefragStep(name, asked, "", reason=str(self._world.place(asked.manifest, asked.request))))
-        fixed = tuple(self._fixed.most_common())
+        fixed = tuple(self._may_leave.fixed.most_common())
         return DefragPlan(tuple(steps), before, self._world.fragmentation(), fixed, gained)
 
     def _best(self, most: int) -> _Outcome | None:
-        """Return the best chain, or else the best opening."""
+        """Return the best exchange, or else the best opening."""
         waiting = [asked for _, asked in self._waiting.values()]
-        chains = self._exchanges.chains(waiting, most, worth=LET_IN)
-        best = self._tried([*chains, *self._clearings.chains()] if self._clearings else chains)
+        best = self._tried(self._chains.exchanges(waiting, most, worth=LET_IN))
         if best is None:
             shapes = (self._shapes[number] for number in self._waiting)
-            best = self._tried(openings(self._world, self._exchanges, self._clearings, shapes, most, worth=LET_IN))
+            best = self._tried(self._chains.openings(shapes, most, worth=LET_IN))
         return best
+
+    def _rate(self, gain: float, moves: Sequence[object]) -> float:
+        """Return the gain in GPUs: in total for a thrift of 0, per move for 1."""
+        return gain / float(len(moves) ** self._thrift)
 
     def _tried(self, chains: Iterable[Chain]) -> _Outcome | None:
         """Simulate the most promising chains and return the best outcome; None if none gains enough."""
         best: _Outcome | None = None
-        simulated = failed = 0
-        thrift = self._thrift
-        for chain in sorted(
-            chains, key=lambda candidate: (-candidate.rate(thrift), [mover.entry.id for mover in candidate.movers])
-        ):
-            if chain.rate(thrift) < (best.rate(thrift) if best else 0.0) or (best and simulated >= _MAX_SIMULATED):
+        highest, simulated, failed = 0.0, 0, 0
+        for chain in sorted(chains, key=lambda chain: (-self._rate(chain.promise, chain.movers), chain.ids)):
+            if self._rate(chain.promise, chain.movers) < highest or (best and simulated >= _MAX_SIMULATED):
                 break
             if failed > _MAX_FAILED:
                 break
-            key = (*(mover.entry.id for mover in chain.movers), f"{chain.promise:.2f}")
+            key = chain.ids, f"{chain.promise:.2f}"
             if key in self._failed:
                 continue
-            simulator = self._simulator()
-            outcome = self._simulate(simulator, chain)
-            simulator.undo()
+            mark = self.simulator.mark
+            outcome = self._simulate(chain)
+            self.simulator.undo(mark)
             simulated += 1
             if outcome is None:
                 failed += 1
                 self._failed.add(key)
-            elif best is None or outcome.rate(thrift) > best.rate(thrift):
-                best = outcome
+            elif best is None or self._rate(outcome.gain, outcome.moves) > highest:
+                best, highest = outcome, self._rate(outcome.gain, outcome.moves)
         return best
 
-    def _simulate(self, simulator: MoveSimulator, chain: Chain) -> _Outcome | None:
+    def _simulate(self, chain: Chain) -> _Outcome | None:
         """Simulate the chain up to the point of its highest gain; None if it gains nothing that is allowed.
 
         A gated pod may take the place meant for the next pod of the chain, which then ends there.
@@ -169,20 +144,19 @@ class _Plan:
         moves: list[Move] = []
         admitted: list[tuple[int, str]] = []
         best: _Outcome | None = None
-        simulator.cordon(chain.closed, cordoned=True)
+        self.simulator.cordon(chain.closed, cordoned=True)
         for mover in chain.movers:
-            move = simulator.relocate(mover.node, mover.entry, chain.closed)
-            if move is None:
+            if (move := self.simulator.relocate(mover, chain.closed)) is None:
                 break
             moves.append(move)
             is_last = mover is chain.movers[-1]
             if is_last:
-                simulator.cordon(chain.closed, cordoned=False)
-            admitted += self._admit(simulator, {number for number, _ in admitted})
+                self.simulator.cordon(chain.closed, cordoned=False)
+            admitted += self._admit({number for number, _ in admitted})
             if is_last or not chain.closed:
                 part = dataclasses.replace(chain, movers=chain.movers[: len(moves)])
                 now = self._gained(part, before, moves, admitted)
-                if now and (best is None or now.rate(self._thrift) > best.rate(self._thrift)):
+                if now and (best is None or self._rate(now.gain, moves) > self._rate(best.gain, best.moves)):
                     best = now
         return best
 
@@ -197,7 +171,7 @@ class _Plan:
         gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
         return _Outcome(chain, gain, tuple(moves), tuple(admitted)) if gain >= MIN_GAIN * len(moves) else None
 
-    def _admit(self, simulator: MoveSimulator, there: Collection[int]) -> Iterator[tuple[int, str]]:
+    def _admit(self, there: Collection[int]) -> Iterator[tuple[int, str]]:
         """Admit the waiting pods that fit now and are not in `there`, in their order; yield their numbers and GPUs."""
         fits: dict[Shape, bool] = {}
         for number, (_, asked) in self._waiting.items():
@@ -206,33 +180,9 @@ class _Plan:
             shape = self._shapes[number]
             if shape not in fits:
                 fits[shape] = self._world.engine.lowest(shape[0], host=shape[1]) < math.inf
-            if fits[shape] and (where := simulator.admit(asked)):
+            if fits[shape] and (where := self.simulator.admit(asked)):
                 fits.clear()
                 yield number, where
 
-    def _make(self, best: _Outcome) -> list[tuple[str, RequestingPod, str]]:
-        """Apply the chain to the world; return name, request and GPUs of the admitted pods."""
-        self._simulators.append(self._simulator())
-        self._simulate(self._simulators[-1], best.chain)
-        self._spent.update(evicting.spend(self._budgets, [move.manifest for move in best.moves]))
-        changed = {node for move in best.moves for node in move.nodes}
-        changed.update(where.rpartition("/")[0] for _, where in best.admitted)
-        self._refresh(changed.intersection(self._world.views))
-        return [(*self._waiting.pop(number), where) for number, where in best.admitted]
-
-    def _refresh(self, names: Collection[str]) -> None:
-        """Read new and changed nodes."""
-        self._exchanges.refresh(names)
-        if self._clearings is not None:
-            self._clearings.refresh(names)
-
-    def undo(self) -> None:
-        """Restore the world."""
-        for simulator in reversed(self._simulators):
-            simulator.undo()
-
     def _worth(self) -> float:
-        return float(self._world.engine.values(self._world.usable(), self._exchanges.prices).sum())
-
-    def _simulator(self) -> MoveSimulator:
-        return MoveSimulator(self._world, self._budgets, self._spent, self._may_leave, Effort())
+        return self._chains.worth(self._world.usable())

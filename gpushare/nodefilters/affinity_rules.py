@@ -42,7 +42,13 @@ class PodClasses:
         group = pod.namespace, pod.labels, pod.is_terminating
         row = self._rows.get(group)
         if row is None:
-            row = self._rows[group] = self._begin(pod)
+            row = self._rows[group] = self._unused.pop() if self._unused else len(self._on)
+            if row == len(self._on):
+                self._on.append({})
+            self._labels.put(row, pod_key.labels_of(pod.labels))
+            self._namespaces.add(pod.namespace, row)
+            if pod.is_terminating:
+                self._leaving |= 1 << row
         there = self._on[row]
         there[node_row] = there.get(node_row, 0) + 1
 
@@ -55,8 +61,10 @@ class PodClasses:
         if not there[node_row]:
             del there[node_row]
         if not there:
-            del self._rows[group]
-            self._end(row, pod)
+            self._unused.append(self._rows.pop(group))
+            self._labels.drop(row, pod_key.labels_of(pod.labels))
+            self._leaving &= ~(1 << row)
+            self._namespaces.discard(pod.namespace, row)
 
     def matching(self, term: Term, *, when_vague: bool) -> Rows:
         """Return the groups whose pods `term` selects."""
@@ -85,22 +93,6 @@ class PodClasses:
             for node_row, count in self._on[row].items():
                 counts[node_row] += count
         return counts
-
-    def _begin(self, pod: PodInfo) -> int:
-        row = self._unused.pop() if self._unused else len(self._on)
-        if row == len(self._on):
-            self._on.append({})
-        self._labels.put(row, pod_key.labels_of(pod.labels))
-        self._namespaces.add(pod.namespace, row)
-        if pod.is_terminating:
-            self._leaving |= 1 << row
-        return row
-
-    def _end(self, row: int, pod: PodInfo) -> None:
-        self._unused.append(row)
-        self._labels.drop(row, pod_key.labels_of(pod.labels))
-        self._leaving &= ~(1 << row)
-        self._namespaces.discard(pod.namespace, row)
 
 
 Reach = Callable[[Name], tuple[tuple[selectors.NodeTerm, ...], str] | None]

@@ -37,9 +37,7 @@ def row_numbers(rows: Rows) -> Iterator[int]:
 
 
 class Values:
-    """The values of one label key, with the rows that have each. A single row is stored as an int, as most values have
-    one.
-    """
+    """The rows that have each value of one label key. Most values have a single row, which is stored as an int."""
 
     __slots__ = ("all", "by_value", "having", "numbers", "sets")
 
@@ -106,6 +104,9 @@ class Values:
         self.all = self.numbers = None
 
 
+_NO_VALUES: Final = Values()
+
+
 class Postings:
     """The labels of all rows. Drop a row before you put it again."""
 
@@ -117,10 +118,9 @@ class Postings:
         """Add a row with these labels."""
         self.every_row |= 1 << row
         for key, value in labels.items():
-            values = self._keys.get(key)
-            if values is None:
-                values = self._keys[key] = Values()
-            values.add(value, row)
+            if key not in self._keys:
+                self._keys[key] = Values()
+            self._keys[key].add(value, row)
 
     def drop(self, row: int, labels: Mapping[str, str]) -> None:
         """Remove a row; `labels`: the ones it was added with."""
@@ -132,18 +132,15 @@ class Postings:
 
     def having(self, key: str) -> Rows:
         """Return the rows that have this key."""
-        values = self._keys.get(key)
-        return NONE if values is None else values.having
+        return self._keys.get(key, _NO_VALUES).having
 
     def of_value(self, key: str, value: str) -> Rows:
         """Return the rows that have this key with this value."""
-        values = self._keys.get(key)
-        return NONE if values is None else values.rows(value)
+        return self._keys.get(key, _NO_VALUES).rows(value)
 
     def by_value(self, key: str) -> Mapping[str, Rows]:
         """Return the rows of each value of a key."""
-        values = self._keys.get(key)
-        return {} if values is None else values.all_rows()
+        return self._keys.get(key, _NO_VALUES).all_rows()
 
     def matching(self, selector: Selector) -> Rows:
         """Return the rows whose labels `selector` matches."""

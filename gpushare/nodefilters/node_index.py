@@ -90,9 +90,7 @@ class NodeIndex(Mapping[str, NodeSpec]):
         )
 
     def tolerated(self, shape: PodKey, *, declared_only: bool = False) -> Rows:
-        """Return the nodes whose taints the pod tolerates. declared_only: ignore taints that stand for a cordon or
-        readiness.
-        """
+        """Return the nodes whose taints the pod tolerates. declared_only: only those of the Node's spec count."""
         allowed = taints.Tolerated(shape.tolerations)
         return label_index.union(
             rows

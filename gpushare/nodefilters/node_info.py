@@ -160,11 +160,8 @@ def why_no_room(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
 
     gpushare's own resources are checked by `why_not_offered`.
     """
-    for rule in RULES:
-        reason = rule(node, there, shape)
-        if reason is not None:
-            return reason
-    return None
+    reasons = (rule(node, there, shape) for rule in RULES)
+    return next((reason for reason in reasons if reason is not None), None)
 
 
 def _shortage(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:
@@ -178,10 +175,8 @@ def _shortage(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], .
             return f"has {whole} {_UNITS[name]} in total, {needed} {_are(name, asked)} requested"
         free = most - there.amounts.get(name, 0)
         if asked > free:
-            shown = (pod_requests.format_amount(name, amount) for amount in (max(0, free), most, asked))
-            return "has {} of {} {what} free, {} {verb} requested".format(
-                *shown, what=_UNITS.get(name, name), verb=_are(name, asked)
-            )
+            left, whole, needed = (pod_requests.format_amount(name, amount) for amount in (max(0, free), most, asked))
+            return f"has {left} of {whole} {_UNITS.get(name, name)} free, {needed} {_are(name, asked)} requested"
     return None
 
 
@@ -210,8 +205,4 @@ def _pods(node: NodeSpec, there: NodeInfo, _shape: PodKey) -> str | None:
     return None if there.count < most else f"has {there.count} pods, and its maximum is {most}"
 
 
-def _amounts(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
-    return _shortage(node, there, shape.amounts)
-
-
-RULES: Final[tuple[Rule, ...]] = (_ports, _pods, _amounts)
+RULES: Final[tuple[Rule, ...]] = (_ports, _pods, lambda node, there, shape: _shortage(node, there, shape.amounts))

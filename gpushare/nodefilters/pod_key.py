@@ -19,9 +19,7 @@ _OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, co
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodKey:
-    """Compared by value. `amounts`: in the order of messages. `own`: gpushare's resources, which the ledger counts,
-    too.
-    """
+    """Compared by value. `amounts`: in the order of messages. `own`: gpushare's resources, also in the ledger."""
 
     tolerations: tuple[taints.Toleration, ...] = ()
     selector: tuple[tuple[str, str], ...] = ()

@@ -88,9 +88,7 @@ class _Held:
         return status if status is not None and status.get("resources") is not None else None
 
     def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
-        """Return the maximum of requested, allocated and actual amounts; an infeasible resize does not count as
-        requested.
-        """
+        """Return the maximum of requested, allocated and actual amounts; an infeasible resize is not counted."""
         most = {} if self._is_infeasible else dict(asked)
         _raise(most, _read((status.get("resources") or {}).get("requests")))
         _raise(most, _read(status.get("allocatedResources")))

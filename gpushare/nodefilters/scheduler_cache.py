@@ -62,9 +62,7 @@ class NodeFilter:
         there: Mapping[str, str | None],
         rules: Sequence[affinity_rules.AffinityRule],
     ) -> None:
-        """`there`: the result for the node where the pod is already counted, computed without it; empty if there is
-        none.
-        """
+        """`there`: the result for the node, if any, where the pod is already counted, computed without it."""
         self._nodes = nodes
         self._verdicts = verdicts
         self._there = there
@@ -194,9 +192,7 @@ class SchedulerCache:
         return self._infos.get(node, node_info.EMPTY)
 
     def room(self, node: str) -> tuple[int, int, int] | None:
-        """Return free CPU (milli-CPUs), memory (bytes) and pods of a node; None if its allocatable resources are
-        unknown.
-        """
+        """Return free CPU (milli-CPUs), memory (bytes) and pods of a node; None if its allocatable is unknown."""
         spec = self._nodes.get(node)
         if spec is None or spec.allocatable is None:
             return None
@@ -204,11 +200,8 @@ class SchedulerCache:
         cpu, memory, pods = (
             spec.allocatable.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
         )
-        return (
-            cpu - there.amounts.get(pod_requests.CPU, 0),
-            memory - there.amounts.get(pod_requests.MEMORY, 0),
-            pods - there.count,
-        )
+        used_cpu, used_memory = (there.amounts.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY))
+        return cpu - used_cpu, memory - used_memory, pods - there.count
 
     def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
         """Return the node filter for a pod.

@@ -111,18 +111,8 @@ def of_topologies(declared: Iterable[Mapping[str, Any]] | None) -> tuple[NodeTer
     """Parse the `allowedTopologies` of a StorageClass: any term may match. None if every node is allowed."""
     if not declared:
         return None
-    return tuple(
-        NodeTerm(
-            _selector(
-                [
-                    Requirement(str(expression.get("key", "")), "In", _values(expression.get("values")))
-                    for expression in term.get("matchLabelExpressions") or ()
-                ]
-            ),
-            _names(None),
-        )
-        for term in declared
-    )
+    listed = ([{**entry, "operator": "In"} for entry in term.get("matchLabelExpressions") or ()] for term in declared)
+    return tuple(NodeTerm(_selector(_requirements(expressions)), _names(None)) for expressions in listed)
 
 
 def _requirements(declared: Iterable[Mapping[str, Any]] | None) -> list[Requirement]:

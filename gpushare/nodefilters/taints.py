@@ -6,15 +6,14 @@ The operators `Lt` and `Gt` tolerate nothing here: they are an alpha feature of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NO_SCHEDULE: Final = "NoSchedule"
-_REPELLING: Final = frozenset({NO_SCHEDULE, "NoExecute"})
-_DISCOURAGING: Final = frozenset({"PreferNoSchedule"})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,12 +41,12 @@ class Toleration:
 
 def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
     """Return the taints that keep pods away."""
-    return _of_effect(declared, _REPELLING)
+    return _of_effect(declared, {NO_SCHEDULE, "NoExecute"})
 
 
 def soft(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
     """Return the taints with PreferNoSchedule."""
-    return _of_effect(declared, _DISCOURAGING)
+    return _of_effect(declared, {"PreferNoSchedule"})
 
 
 def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleration, ...]:
@@ -73,14 +72,8 @@ class Tolerated:
     def first_untolerated(self, taints: Iterable[Taint]) -> Taint | None:
         """Return the first taint that is not tolerated."""
         for taint in taints:
-            for key in (taint.key, ""):
-                for effect in (taint.effect, ""):
-                    if (key, effect) in self._exists or (key, effect, taint.value) in self._equal:
-                        break
-                else:
-                    continue
-                break
-            else:
+            scopes = itertools.product((taint.key, ""), (taint.effect, ""))
+            if not any(scope in self._exists or (*scope, taint.value) in self._equal for scope in scopes):
                 return taint
         return None
 
@@ -95,7 +88,7 @@ def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
     return tuple(taint for taint in taints if not taint.phrase)
 
 
-def _of_effect(declared: Iterable[Mapping[str, Any]] | None, effects: frozenset[str]) -> tuple[Taint, ...]:
+def _of_effect(declared: Iterable[Mapping[str, Any]] | None, effects: Collection[str]) -> tuple[Taint, ...]:
     return tuple(
         Taint(str(taint.get("key", "")), str(taint.get("value") or ""), str(taint.get("effect", "")))
         for taint in declared or ()

@@ -139,9 +139,7 @@ class AttachFilter:
                     self._changed.add(was.node)
 
     def missing(self, namespace: str, mounts: Iterable[VolumeUse]) -> str:
-        """Return the first mounted claim that does not exist, or an empty string. Claims made for the pod do not
-        count.
-        """
+        """Return the first mounted claim that does not exist, or an empty string; skip claims made for the pod."""
         asked = (mount.claim for mount in mounts if mount.inline is None and not mount.is_made)
         return next((claim for claim in asked if (namespace, claim) not in self._claims), "")
 
@@ -198,9 +196,7 @@ class AttachFilter:
         return volumes
 
     def _volume(self, namespace: str, mount: VolumeUse, who: Hashable) -> Volume | None:
-        """Return the volume to attach for a mount, or None. `who`: the pod, which identifies claims that are made for
-        it.
-        """
+        """Return the volume to attach for a mount, or None. `who`: the pod, which identifies claims made for it."""
         if mount.inline is not None:
             return mount.inline
         claim = self._claims.get((namespace, mount.claim))
@@ -269,9 +265,7 @@ class VolumeReach:
                 self._classes[name[1]] = after
 
     def of(self, claim: Name) -> tuple[Terms, str] | None:
-        """Return the node terms, any of which must match, with the reason against other nodes; None if every node will
-        do.
-        """
+        """Return the node terms, any of which must match, with the reason against others; None if all nodes fit."""
         volume = self._volumes.get(claim) or min(self._kept.get(claim, ()), default="")
         terms = self._terms.get(volume) if volume else self._candidates(claim)
         return None if terms is None else (terms, (BOUND if volume else UNBOUND).format(claim[1]))

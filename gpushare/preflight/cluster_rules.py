@@ -12,7 +12,6 @@ from gpushare.preflight.finding import (
     MAX_KUBERNETES,
     MIN_KUBERNETES,
     Finding,
-    Rule,
     RulePhase,
     Severity,
     counted,
@@ -20,6 +19,7 @@ from gpushare.preflight.finding import (
     listed,
     names,
     parse_version,
+    rule,
 )
 
 Json = Mapping[str, Any]
@@ -68,6 +68,11 @@ _QUOTA = (
 _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
 
 
+@rule(
+    "kubernetes-version",
+    "Kubernetes is 1.30 to 1.37",
+    "older versions have no ValidatingAdmissionPolicy, so users could write their own shares",
+)
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
     text = facts.server_version()
     version = parse_version(text)[:2]
@@ -75,34 +80,33 @@ def _version(facts: ClusterFacts) -> Iterator[Finding]:
     if not version:
         yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
     elif version < oldest:
-        yield Finding(
-            Severity.BLOCKING,
-            f"Kubernetes {text}, but gpushare needs {format_version(oldest)} or newer",
-            (),
-            "upgrade it",
-        )
+        found = f"Kubernetes {text}, but gpushare needs {format_version(oldest)} or newer"
+        yield Finding(Severity.BLOCKING, found, (), "upgrade it")
     elif version > newest:
         known = f"{format_version(oldest)} to {format_version(newest)}"
-        yield Finding(
-            Severity.INFO,
-            f"Kubernetes {text}; this release supports {known}",
-            (),
-            "check for a newer release of gpushare",
-        )
+        found = f"Kubernetes {text}; this release supports {known}"
+        yield Finding(Severity.INFO, found, (), "check for a newer release of gpushare")
 
 
+@rule(
+    "installer-rights",
+    "you may create all objects of an installation",
+    "an installation that stops halfway leaves the cluster with only some of the objects",
+    RulePhase.BEFORE,
+)
 def _rights(facts: ClusterFacts) -> Iterator[Finding]:
     missing = [right for right, allowed in facts.allowed().items() if not allowed]
     if missing:
-        yield Finding(
-            Severity.BLOCKING,
-            f"you may not {listed(missing)}",
-            (),
-            "install as a cluster administrator, or ask one to bind you to the role cluster-admin",
-            ("kubectl create clusterrolebinding gpushare-installer --clusterrole=cluster-admin --user=YOU",),
-        )
+        remedy = "install as a cluster administrator, or ask one to bind you to the role cluster-admin"
+        command = "kubectl create clusterrolebinding gpushare-installer --clusterrole=cluster-admin --user=YOU"
+        yield Finding(Severity.BLOCKING, f"you may not {listed(missing)}", (), remedy, (command,))
 
 
+@rule(
+    "system-namespace",
+    f"{_SYSTEM} may have privileged pods",
+    "the agent is a device plugin and needs host paths and the host's PID namespace",
+)
 def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
     level = next(
         (_level(namespace) for namespace in facts.of("Namespace") if objects.name(namespace) == _SYSTEM), "privileged"
@@ -113,15 +117,17 @@ def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
         sentence = f"{_SYSTEM} enforces {level} at present; the installation sets it to privileged"
         yield Finding(Severity.INFO, sentence, (f"namespace/{_SYSTEM}",))
     else:
-        yield Finding(
-            Severity.BLOCKING,
-            f"{_SYSTEM} enforces the Pod Security Standard {level}, which rejects the agent's pods",
-            (f"namespace/{_SYSTEM}",),
-            "allow privileged pods there, and let only administrators create pods in it",
-            (f"kubectl label namespace {_SYSTEM} --overwrite {_ENFORCE}=privileged",),
-        )
+        found = f"{_SYSTEM} enforces the Pod Security Standard {level}, which rejects the agent's pods"
+        remedy = "allow privileged pods there, and let only administrators create pods in it"
+        command = f"kubectl label namespace {_SYSTEM} --overwrite {_ENFORCE}=privileged"
+        yield Finding(Severity.BLOCKING, found, (f"namespace/{_SYSTEM}",), remedy, (command,))
 
 
+@rule(
+    "user-namespaces",
+    "a Pod Security Standard keeps users from privileged pods",
+    "a privileged pod sees every GPU of its node, and a pod with host paths can change the agent's files",
+)
 def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
     busy = {namespace(item) for kind in ("DaemonSet", "Deployment") for item in facts.known(kind) if _is_system(item)}
     open_ones = [
@@ -134,23 +140,20 @@ def _user_namespaces(facts: ClusterFacts) -> Iterator[Finding]:
     if not open_ones:
         return
     if facts.groups is not None and _OPENSHIFT in facts.groups:
-        yield Finding(
-            Severity.INFO,
-            "OpenShift's security context constraints decide who may run privileged pods; they are not checked",
-            (),
-            "grant the SCC privileged to no user",
-            ("oc adm policy who-can use scc privileged",),
-        )
+        found = "OpenShift's security context constraints decide who may run privileged pods; they are not checked"
+        command = "oc adm policy who-can use scc privileged"
+        yield Finding(Severity.INFO, found, (), "grant the SCC privileged to no user", (command,))
         return
-    yield Finding(
-        Severity.WARNING,
+    found = (
         f"{counted(open_ones, 'namespace')} without the Pod Security Standard baseline or restricted: "
-        f"{listed(open_ones)}",
-        tuple(f"namespace/{name}" for name in open_ones),
-        "set one of them on every namespace whose users are not administrators, unless another admission "
-        "controller rejects privileged pods",
-        (f"kubectl label namespace {names(open_ones, 'NAME...')} {_ENFORCE}=baseline",),
+        f"{listed(open_ones)}"
     )
+    remedy = (
+        "set one of them on every namespace whose users are not administrators, unless another admission "
+        "controller rejects privileged pods"
+    )
+    command = f"kubectl label namespace {names(open_ones, 'NAME...')} {_ENFORCE}=baseline"
+    yield Finding(Severity.WARNING, found, tuple(f"namespace/{name}" for name in open_ones), remedy, (command,))
 
 
 def _is_system(workload: Json) -> bool:
@@ -166,19 +169,22 @@ def _level(manifest: Json) -> str:
     return objects.labels(manifest).get(_ENFORCE, "")
 
 
+@rule(
+    "critical-pods-quota",
+    f"{_SYSTEM} may have pods of system priority",
+    "webhook and agents run with system-cluster-critical and system-node-critical, so that they are not evicted",
+)
 def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
     scoped = {namespace(quota) for quota in facts.of("ResourceQuota") if _is_for_critical_pods(quota)}
     there = any(objects.name(namespace) == _SYSTEM for namespace in facts.known("Namespace"))
     if scoped and _SYSTEM not in scoped:
-        yield Finding(
-            Severity.WARNING,
+        found = (
             f"{listed(sorted(scoped))} has a ResourceQuota for system-critical pods, and {_SYSTEM} has none: on "
             "clusters that limit these priorities to namespaces with such a quota, such as GKE, gpushare's pods are "
-            "not created",
-            (f"namespace/{_SYSTEM}",),
-            "create one before you install",
-            (*([] if there else [_NAMESPACE]), _QUOTA),
+            "not created"
         )
+        commands = (*([] if there else [_NAMESPACE]), _QUOTA)
+        yield Finding(Severity.WARNING, found, (f"namespace/{_SYSTEM}",), "create one before you install", commands)
 
 
 def _is_for_critical_pods(quota: Json) -> bool:
@@ -188,40 +194,43 @@ def _is_for_critical_pods(quota: Json) -> bool:
     )
 
 
+@rule("system-quota", f"no quota of {_SYSTEM} rejects its pods", "pods that a quota rejects are never created")
 def _system_quota(facts: ClusterFacts) -> Iterator[Finding]:
     for quota in facts.system("ResourceQuota"):
         hard = at(quota, "spec", "hard") or {}
         if "limits.cpu" in hard:
-            yield Finding(
-                Severity.WARNING,
+            found = (
                 f"the ResourceQuota {objects.name(quota)} of {_SYSTEM} has limits.cpu, but gpushare's "
-                "pods set no CPU limit",
-                (f"namespace/{_SYSTEM}",),
-                "remove limits.cpu from it, or give the namespace a LimitRange with a default",
-                (f"kubectl --namespace {_SYSTEM} edit resourcequota {names([objects.name(quota)], 'NAME')}",),
+                "pods set no CPU limit"
             )
+            remedy = "remove limits.cpu from it, or give the namespace a LimitRange with a default"
+            command = f"kubectl --namespace {_SYSTEM} edit resourcequota {names([objects.name(quota)], 'NAME')}"
+            yield Finding(Severity.WARNING, found, (f"namespace/{_SYSTEM}",), remedy, (command,))
 
 
+@rule(
+    "other-admission",
+    "no other admission controller blocks gpushare",
+    "an admission controller can reject gpushare's pods, or block them while it is down",
+)
 def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
     for configuration in facts.of("MutatingWebhookConfiguration"):
         name = objects.name(configuration)
         engine = next((label for word, label in _POLICY_ENGINES.items() if word in name), "")
         if engine:
-            yield Finding(
-                Severity.INFO,
+            found = (
                 f"{engine} validates pods: a rule against host paths, hostPID or added capabilities would reject "
-                "the agent's",
-                (f"mutatingwebhookconfiguration/{name}",),
-                f"exempt the namespace {_SYSTEM} from such rules",
+                "the agent's"
             )
+            remedy = f"exempt the namespace {_SYSTEM} from such rules"
+            yield Finding(Severity.INFO, found, (f"mutatingwebhookconfiguration/{name}",), remedy)
         elif name != contract.WEBHOOK_CONFIGURATION and any(map(_blocks_our_pods, entries(configuration, "webhooks"))):
-            yield Finding(
-                Severity.INFO,
+            found = (
                 f"{name} fails closed for every pod, including those of {_SYSTEM}: while it is down, none of "
-                "them can be recreated",
-                (f"mutatingwebhookconfiguration/{name}",),
-                f"exclude {_SYSTEM} in its namespaceSelector",
+                "them can be recreated"
             )
+            remedy = f"exclude {_SYSTEM} in its namespaceSelector"
+            yield Finding(Severity.INFO, found, (f"mutatingwebhookconfiguration/{name}",), remedy)
 
 
 def _blocks_our_pods(hook: Json) -> bool:
@@ -231,40 +240,43 @@ def _blocks_our_pods(hook: Json) -> bool:
     return pods and (hook.get("failurePolicy") or "Fail") == "Fail" and not selected
 
 
+@rule(
+    "webhook-network",
+    "the control plane is likely to reach the webhook",
+    "pods that ask for a share are rejected while the API server cannot reach the webhook",
+    RulePhase.BEFORE,
+)
 def _network(facts: ClusterFacts) -> Iterator[Finding]:
     version = facts.server_version()
     plugins = {objects.name(daemon_set) for daemon_set in facts.known("DaemonSet")}
     if "-gke." in version:
-        yield Finding(
-            Severity.WARNING,
+        found = (
             "GKE: on private nodes the control plane reaches only ports 443 and 10250, but the webhook listens on "
-            f"{_PORT}",
-            (),
-            "if the nodes are private, open the port from the control plane's range to the nodes",
-            (
-                "gcloud compute firewall-rules create gpushare-webhook --direction INGRESS --network NETWORK "
-                f"--source-ranges CONTROL_PLANE_RANGE --target-tags NODE_TAG --allow tcp:{_PORT}",
-            ),
+            f"{_PORT}"
         )
+        remedy = "if the nodes are private, open the port from the control plane's range to the nodes"
+        command = (
+            "gcloud compute firewall-rules create gpushare-webhook --direction INGRESS --network NETWORK "
+            f"--source-ranges CONTROL_PLANE_RANGE --target-tags NODE_TAG --allow tcp:{_PORT}"
+        )
+        yield Finding(Severity.WARNING, found, (), remedy, (command,))
     elif "-eks-" in version and plugins and "aws-node" not in plugins:
-        yield Finding(
-            Severity.WARNING,
-            "EKS without the AWS CNI: the control plane cannot reach pods on an overlay network",
-            (),
+        found = "EKS without the AWS CNI: the control plane cannot reach pods on an overlay network"
+        remedy = (
             "let the webhook's pods use hostNetwork (a patch in a kustomization, or the chart's value), and open port "
-            f"{_PORT} of the nodes to the cluster's security group",
+            f"{_PORT} of the nodes to the cluster's security group"
         )
+        yield Finding(Severity.WARNING, found, (), remedy)
     elif "-eks-" in version:
-        yield Finding(
-            Severity.INFO,
-            f"EKS: the nodes' security group must admit the cluster's on port {_PORT}, as the default one does",
-        )
+        found = f"EKS: the nodes' security group must admit the cluster's on port {_PORT}, as the default one does"
+        yield Finding(Severity.INFO, found)
 
 
 _WITH_MANIFESTS = "kubectl kustomize config/default | kubectl gpushare check --before-install -f -"
 _NO_REGISTRY = "localhost/"  # image builders' registry for images without one
 
 
+@rule("images", "the nodes can get the images", "a pod whose image cannot be pulled never starts", RulePhase.BEFORE)
 def _images(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.of("Node")
     if not facts.plan.is_known:
@@ -281,13 +293,11 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
             if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
                 wrong[image] = lacking
     if wrong:
-        yield Finding(
-            Severity.BLOCKING,
-            f"{listed(sorted(wrong))}: names without a registry{_of_images(wrong)}",
-            tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some})),
-            "push the images to a registry that the nodes can pull from, and name it",
-            ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX"),
-        )
+        found = f"{listed(sorted(wrong))}: names without a registry{_of_images(wrong)}"
+        nodes = tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some}))
+        remedy = "push the images to a registry that the nodes can pull from, and name it"
+        commands = ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX")
+        yield Finding(Severity.BLOCKING, found, nodes, remedy, commands)
 
 
 def _of_images(wrong: Mapping[str, tuple[str, ...]]) -> str:
@@ -308,61 +318,13 @@ def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
 
 
 RULES: Final = (
-    Rule(
-        "kubernetes-version",
-        "Kubernetes is 1.30 to 1.37",
-        "older versions have no ValidatingAdmissionPolicy, so users could write their own shares",
-        _version,
-    ),
-    Rule(
-        "installer-rights",
-        "you may create all objects of an installation",
-        "an installation that stops halfway leaves the cluster with only some of the objects",
-        _rights,
-        RulePhase.BEFORE,
-    ),
-    Rule(
-        "system-namespace",
-        f"{_SYSTEM} may have privileged pods",
-        "the agent is a device plugin and needs host paths and the host's PID namespace",
-        _system_namespace,
-    ),
-    Rule(
-        "user-namespaces",
-        "a Pod Security Standard keeps users from privileged pods",
-        "a privileged pod sees every GPU of its node, and a pod with host paths can change the agent's files",
-        _user_namespaces,
-    ),
-    Rule(
-        "critical-pods-quota",
-        f"{_SYSTEM} may have pods of system priority",
-        "webhook and agents run with system-cluster-critical and system-node-critical, so that they are not evicted",
-        _critical_quota,
-    ),
-    Rule(
-        "system-quota",
-        f"no quota of {_SYSTEM} rejects its pods",
-        "pods that a quota rejects are never created",
-        _system_quota,
-    ),
-    Rule(
-        "other-admission",
-        "no other admission controller blocks gpushare",
-        "an admission controller can reject gpushare's pods, or block them while it is down",
-        _other_admission,
-    ),
-    Rule(
-        "webhook-network",
-        "the control plane is likely to reach the webhook",
-        "pods that ask for a share are rejected while the API server cannot reach the webhook",
-        _network,
-        RulePhase.BEFORE,
-    ),
-    Rule(
-        "images",
-        "the nodes can get the images",
-        "a pod whose image cannot be pulled never starts",
-        _images,
-        RulePhase.BEFORE,
-    ),
+    _version,
+    _rights,
+    _system_namespace,
+    _user_namespaces,
+    _critical_quota,
+    _system_quota,
+    _other_admission,
+    _network,
+    _images,
 )

@@ -18,7 +18,6 @@ from gpushare.preflight.finding import (
     MIN_KERNEL_DMEM,
     MIN_OPERATOR_CDI,
     Finding,
-    Rule,
     RulePhase,
     Severity,
     Version,
@@ -28,6 +27,7 @@ from gpushare.preflight.finding import (
     names,
     parse_runtime,
     parse_version,
+    rule,
     severity_for,
 )
 from gpushare.preflight.health_rules import condition
@@ -39,11 +39,15 @@ CDI_COMPONENT: Final = "cdi"  # in config/components, and the volume that it add
 _WITH_CDI = f"./install.sh --component {CDI_COMPONENT}"
 _NVIDIA = "nvidia.com/"
 _GPU = "nvidia.com/gpu"
-_NVIDIA_CLASS = "nvidia"  # RuntimeClass of NVIDIA's container runtime
 _UNPRIVILEGED = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
 _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ](\S+)")
 
 
+@rule(
+    "gpu-owner",
+    "no other device plugin allocates the GPUs of gpushare's nodes",
+    "two device plugins with the same GPU allocate it to two pods",
+)
 def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     owned: set[str] = set()
@@ -51,14 +55,14 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         concerned = software_rules.on_nodes(workload, machines)
         owned |= {*concerned}
         if concerned:
-            yield Finding(
-                Severity.BLOCKING,
-                f"{plugin.name} ({software_rules.workload_name(workload)}) allocates the GPUs of {counted(concerned)}",
-                tuple(f"node/{name}" for name in concerned),
-                "keep it off these nodes"
-                + (", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)),
-                _exclusion_commands(plugin.off_by, workload, concerned),
+            found = (
+                f"{plugin.name} ({software_rules.workload_name(workload)}) allocates the GPUs of {counted(concerned)}"
             )
+            remedy = "keep it off these nodes" + (
+                ", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)
+            )
+            commands = _exclusion_commands(plugin.off_by, workload, concerned)
+            yield Finding(Severity.BLOCKING, found, tuple(f"node/{name}" for name in concerned), remedy, commands)
     ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     others = [
         machine
@@ -67,16 +71,15 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         and str(at(machine, "status", "allocatable", _GPU) or "0") != "0"
     ]
     if others:
-        yield Finding(
-            Severity.BLOCKING,
-            f"an unknown component advertises {_GPU} on {counted(others)}, perhaps a device plugin in the node's image",
-            subjects(others),
-            "find it in the system or the node's image, and disable it",
-            (
-                "kubectl get daemonsets --all-namespaces -o wide",
-                "systemctl list-units | grep -i device-plugin # on the node",
-            ),
+        found = (
+            f"an unknown component advertises {_GPU} on {counted(others)}, perhaps a device plugin in the node's image"
         )
+        remedy = "find it in the system or the node's image, and disable it"
+        commands = (
+            "kubectl get daemonsets --all-namespaces -o wide",
+            "systemctl list-units | grep -i device-plugin # on the node",
+        )
+        yield Finding(Severity.BLOCKING, found, subjects(others), remedy, commands)
 
 
 def _exclusion_commands(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
@@ -90,6 +93,12 @@ def _exclusion_commands(off_by: str, workload: Json, concerned: tuple[str, ...])
     )
 
 
+@rule(
+    "gpus-in-use",
+    "no pod uses a GPU of the future gpushare nodes",
+    "gpushare would place shares on GPUs that are already in use",
+    RulePhase.BEFORE,
+)
 def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = {objects.name(gpu_node) for gpu_node in facts.gpu_nodes()}
     holders: dict[str, list[str]] = {}
@@ -100,13 +109,10 @@ def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
             holders.setdefault(where, []).append(f"{namespace(pod)}/{objects.name(pod)}")
     if holders:
         pods = sorted(name for some in holders.values() for name in some)
-        yield Finding(
-            Severity.WARNING,
-            f"GPUs of {counted(holders)} are held by {counted(pods, 'pod')}: {listed(pods)}",
-            tuple(f"node/{name}" for name in sorted(holders)),
-            "delete them before their node gets an agent: it cannot see which GPUs another device plugin allocated",
-            (f"kubectl drain {names(sorted(holders), 'NODE')} --ignore-daemonsets --delete-emptydir-data",),
-        )
+        found = f"GPUs of {counted(holders)} are held by {counted(pods, 'pod')}: {listed(pods)}"
+        remedy = "delete them before their node gets an agent: it cannot see which GPUs another device plugin allocated"
+        command = f"kubectl drain {names(sorted(holders), 'NODE')} --ignore-daemonsets --delete-emptydir-data"
+        yield Finding(Severity.WARNING, found, tuple(f"node/{name}" for name in sorted(holders)), remedy, (command,))
 
 
 def holds_gpu(pod: Json) -> bool:
@@ -122,16 +128,9 @@ def holds_gpu(pod: Json) -> bool:
 
 
 def strategies(plan: InstallPlan) -> frozenset[str]:
-    """Return how the device plugin passes devices to containers: `envvar`, `volume-mounts`, `cdi-cri`,
-    `cdi-annotations`.
-    """
-    arguments = " ".join(
-        str(word)
-        for container in plan.agent.containers()
-        for key in ("command", "args")
-        for word in container.get(key) or ()
-    )
-    texts = [arguments, *plan.configurations.values()]
+    """Return how the device plugin passes devices: `envvar`, `volume-mounts`, `cdi-cri`, `cdi-annotations`."""
+    lists = (container.get(key) or () for container in plan.agent.containers() for key in ("command", "args"))
+    texts = [" ".join(str(word) for words in lists for word in words), *plan.configurations.values()]
     values = [plan.agent.environment().get("DEVICE_LIST_STRATEGY", "")]
     values += [match[1] or match[2] for text in texts for match in _STRATEGY.finditer(text)]
     return frozenset(word for text in values for word in re.findall(r"[a-z][a-z-]+", text)) or frozenset({"envvar"})
@@ -151,15 +150,16 @@ def operator_version(facts: ClusterFacts, policy: Json) -> Version:
     """Return the GPU Operator's version, by its labels or its image."""
     if version := parse_version(objects.labels(policy).get("app.kubernetes.io/version", "")):
         return version
-    images = [
-        image.rpartition(":")[2]
-        for deployment in facts.known("Deployment")
-        if objects.name(deployment) == "gpu-operator"
-        for image in Workload.from_manifest(deployment).images()
-    ]
-    return parse_version(images[0]) if images else ()
+    operators = (item for item in facts.known("Deployment") if objects.name(item) == "gpu-operator")
+    images = (image for operator in operators for image in Workload.from_manifest(operator).images())
+    return parse_version(next(images, "").rpartition(":")[2])
 
 
+@rule(
+    "device-injection",
+    "container runtimes accept the way in which gpushare passes devices",
+    "a container whose runtime ignores the devices starts without a GPU",
+)
 def _injection(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     rest = []
@@ -171,13 +171,10 @@ def _injection(facts: ClusterFacts) -> Iterator[Finding]:
         elif said.status != "True":
             by_message.setdefault((said.status == "False", said.message or said.reason), []).append(item)
     for (sure, message), concerned in by_message.items():
-        yield Finding(
-            severity_for(concerned, chosen) if sure else Severity.UNKNOWN,
-            f"the agent reports: {message}",
-            subjects(concerned),
-            "use CDI, or make NVIDIA's runtime the default on these nodes",
-            (_WITH_CDI,),
-        )
+        severity = severity_for(concerned, chosen) if sure else Severity.UNKNOWN
+        found = f"the agent reports: {message}"
+        remedy = "use CDI, or make NVIDIA's runtime the default on these nodes"
+        yield Finding(severity, found, subjects(concerned), remedy, (_WITH_CDI,))
     if rest:
         yield from _likely_injection(facts, rest)
 
@@ -191,45 +188,33 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
     if any(name.startswith("cdi") for name in strategies(facts.plan)):
         yield from _by_cdi(facts, rest)
     elif operator_with_cdi(facts):
-        yield Finding(
-            Severity.BLOCKING,
+        found = (
             "the GPU Operator injects devices by CDI, but gpushare is configured to use an environment "
-            "variable, which is ignored",
-            subjects(rest),
-            "install the component cdi, and set deviceListStrategy to cdi-cri in the configurations "
-            "(docs/configuration.md, flags)",
-            (_WITH_CDI,),
+            "variable, which is ignored"
         )
+        remedy = (
+            "install the component cdi, and set deviceListStrategy to cdi-cri in the configurations "
+            "(docs/configuration.md, flags)"
+        )
+        yield Finding(Severity.BLOCKING, found, subjects(rest), remedy, (_WITH_CDI,))
     elif wanted:
         return
     else:
-        there = (
-            f"the RuntimeClass {_NVIDIA_CLASS} exists"
-            if _NVIDIA_CLASS in classes
-            else "there is no RuntimeClass nvidia"
+        there = "the RuntimeClass nvidia exists" if "nvidia" in classes else "there is no RuntimeClass nvidia"
+        found = f"{there}; the API server does not show whether NVIDIA's runtime is the default on {counted(rest)}"
+        remedy = "check on a node; if it is not, make it the default, or use CDI"
+        commands = (
+            "grep -s default_runtime_name /etc/containerd/config.toml /etc/crio/crio.conf.d/* # on a node",
+            "sudo nvidia-ctk runtime configure --set-as-default # on each node; or:",
+            _WITH_CDI,
         )
-        yield Finding(
-            Severity.UNKNOWN,
-            f"{there}; the API server does not show whether NVIDIA's runtime is the default on {counted(rest)}",
-            subjects(rest),
-            "check on a node; if it is not, make it the default, or use CDI",
-            (
-                "grep -s default_runtime_name /etc/containerd/config.toml /etc/crio/crio.conf.d/* # on a node",
-                "sudo nvidia-ctk runtime configure --set-as-default # on each node; or:",
-                _WITH_CDI,
-            ),
-        )
+        yield Finding(Severity.UNKNOWN, found, subjects(rest), remedy, commands)
 
 
 def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     if facts.plan.is_known and not facts.plan.agent.host_path(CDI_COMPONENT):
-        yield Finding(
-            Severity.BLOCKING,
-            "a configuration uses CDI, but the agent does not mount the directory for CDI specifications",
-            (),
-            "install the component cdi",
-            (_WITH_CDI,),
-        )
+        found = "a configuration uses CDI, but the agent does not mount the directory for CDI specifications"
+        yield Finding(Severity.BLOCKING, found, (), "install the component cdi", (_WITH_CDI,))
     runtimes = {objects.name(item): parse_runtime(info(item, "containerRuntimeVersion")) for item in rest}
     old = [
         item
@@ -237,83 +222,81 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
         if runtimes[objects.name(item)][0] == "containerd" and runtimes[objects.name(item)][1] < MIN_CONTAINERD_CDI
     ]
     if old:
-        yield Finding(
-            severity_for(old, rest),
-            f"{counted(old)} with a containerd older than {format_version(MIN_CONTAINERD_CDI)}, which ignores CDI",
-            subjects(old),
-            "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default",
-        )
+        found = f"{counted(old)} with a containerd older than {format_version(MIN_CONTAINERD_CDI)}, which ignores CDI"
+        remedy = "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default"
+        yield Finding(severity_for(old, rest), found, subjects(old), remedy)
     switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == MIN_CONTAINERD_CDI]
     if switched:
-        yield Finding(
-            Severity.UNKNOWN,
-            f"{counted(switched)} with containerd 1.7, which supports CDI only if enable_cdi is set",
-            subjects(switched),
-            "check on a node",
-            ("grep -n enable_cdi /etc/containerd/config.toml # on a node",),
-        )
+        found = f"{counted(switched)} with containerd 1.7, which supports CDI only if enable_cdi is set"
+        command = "grep -n enable_cdi /etc/containerd/config.toml # on a node"
+        yield Finding(Severity.UNKNOWN, found, subjects(switched), "check on a node", (command,))
 
 
+@rule(
+    "visible-devices",
+    "no image can get GPUs by setting a variable",
+    "NVIDIA_VISIBLE_DEVICES=all in an image gives a pod without a share every GPU of its node, without limits",
+)
 def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     by_variable = "envvar" in strategies(facts.plan)
     policies = facts.of("ClusterPolicy")
     for policy in policies:
         env = {str(entry.get("name")): str(entry.get("value")) for entry in entries(policy, "spec", "toolkit", "env")}
-        accepted = env.get(_UNPRIVILEGED, "true").lower() != "false"
-        if accepted:
-            yield Finding(
-                Severity.WARNING,
+        if env.get(_UNPRIVILEGED, "true").lower() != "false":
+            found = (
                 "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from any pod: an image that sets it "
-                "to all gets all GPUs",
-                (f"clusterpolicy/{objects.name(policy)}",),
-                f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in "
-                "toolkit.env, and "
-                "deviceListStrategy to volume-mounts or cdi-cri",
-                (f"kubectl edit clusterpolicies.nvidia.com {names([objects.name(policy)], 'NAME')}",),
+                "to all gets all GPUs"
             )
+            remedy = (
+                f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in toolkit.env, "
+                "and deviceListStrategy to volume-mounts or cdi-cri"
+            )
+            command = f"kubectl edit clusterpolicies.nvidia.com {names([objects.name(policy)], 'NAME')}"
+            yield Finding(Severity.WARNING, found, (f"clusterpolicy/{objects.name(policy)}",), remedy, (command,))
         elif by_variable:
-            yield Finding(
-                Severity.BLOCKING,
+            found = (
                 "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from privileged pods only, but "
-                "gpushare is configured to use it",
-                (f"clusterpolicy/{objects.name(policy)}",),
-                "set deviceListStrategy to volume-mounts or cdi-cri in the configurations (docs/configuration.md, "
-                "flags)",
+                "gpushare is configured to use it"
             )
+            remedy = (
+                "set deviceListStrategy to volume-mounts or cdi-cri in the configurations (docs/configuration.md, "
+                "flags)"
+            )
+            yield Finding(Severity.BLOCKING, found, (f"clusterpolicy/{objects.name(policy)}",), remedy)
     if not policies:
-        yield Finding(
-            Severity.INFO,
-            "a file on each node, which the API server does not show, decides which pods may set "
-            "NVIDIA_VISIBLE_DEVICES",
-            (),
-            "check on a node: true or unset gives any image all GPUs; false requires deviceListStrategy "
-            "volume-mounts "
-            "or cdi-cri",
-            ("grep accept-nvidia-visible /etc/nvidia-container-runtime/config.toml # on a node",),
+        found = (
+            "a file on each node, which the API server does not show, decides which pods may set NVIDIA_VISIBLE_DEVICES"
         )
+        remedy = (
+            "check on a node: true or unset gives any image all GPUs; false requires deviceListStrategy volume-mounts "
+            "or cdi-cri"
+        )
+        command = "grep accept-nvidia-visible /etc/nvidia-container-runtime/config.toml # on a node"
+        yield Finding(Severity.INFO, found, (), remedy, (command,))
 
 
+@rule(
+    "driver",
+    "the driver is 520 or newer",
+    "the library supports CUDA 11.8 to 13.5; drivers from 615 on can enforce memory limits themselves",
+)
 def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     drivers = {objects.name(item): _driver_of(item) for item in chosen}
     silent = [item for item in chosen if not drivers[objects.name(item)]]
     if silent:
-        yield Finding(
-            Severity.UNKNOWN,
-            f"{counted(silent)} without a label for the driver's version",
-            subjects(silent),
-            "the agent labels its node once it runs there; until then, check on the node",
-            ("nvidia-smi --query-gpu=driver_version --format=csv # on a node",),
-        )
+        found = f"{counted(silent)} without a label for the driver's version"
+        remedy = "the agent labels its node once it runs there; until then, check on the node"
+        command = "nvidia-smi --query-gpu=driver_version --format=csv # on a node"
+        yield Finding(Severity.UNKNOWN, found, subjects(silent), remedy, (command,))
     old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < MIN_DRIVER]
     if old:
-        yield Finding(
-            severity_for(old, chosen),
+        found = (
             f"{counted(old)} with a driver older than {format_version(MIN_DRIVER)} "
-            f"({listed(sorted({format_version(drivers[objects.name(item)]) for item in old}))})",
-            subjects(old),
-            f"update the driver to {format_version(MIN_DRIVER)} (CUDA 11.8) or newer",
+            f"({listed(sorted({format_version(drivers[objects.name(item)]) for item in old}))})"
         )
+        remedy = f"update the driver to {format_version(MIN_DRIVER)} (CUDA 11.8) or newer"
+        yield Finding(severity_for(old, chosen), found, subjects(old), remedy)
     able = [
         item
         for item in chosen
@@ -321,11 +304,8 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
         and parse_version(info(item, "kernelVersion")) >= MIN_KERNEL_DMEM
     ]
     if able:
-        yield Finding(
-            Severity.INFO,
-            f"{counted(able)} whose driver and kernel can enforce device memory limits, if cgroup v2 is in use",
-            subjects(able),
-        )
+        found = f"{counted(able)} whose driver and kernel can enforce device memory limits, if cgroup v2 is in use"
+        yield Finding(Severity.INFO, found, subjects(able))
 
 
 def _driver_of(node: Json) -> Version:
@@ -334,36 +314,4 @@ def _driver_of(node: Json) -> Version:
     return parse_version(full)
 
 
-RULES: Final = (
-    Rule(
-        "gpu-owner",
-        "no other device plugin allocates the GPUs of gpushare's nodes",
-        "two device plugins with the same GPU allocate it to two pods",
-        _owner,
-    ),
-    Rule(
-        "gpus-in-use",
-        "no pod uses a GPU of the future gpushare nodes",
-        "gpushare would place shares on GPUs that are already in use",
-        _in_use,
-        RulePhase.BEFORE,
-    ),
-    Rule(
-        "device-injection",
-        "container runtimes accept the way in which gpushare passes devices",
-        "a container whose runtime ignores the devices starts without a GPU",
-        _injection,
-    ),
-    Rule(
-        "visible-devices",
-        "no image can get GPUs by setting a variable",
-        "NVIDIA_VISIBLE_DEVICES=all in an image gives a pod without a share every GPU of its node, without limits",
-        _variable,
-    ),
-    Rule(
-        "driver",
-        "the driver is 520 or newer",
-        "the library supports CUDA 11.8 to 13.5; drivers from 615 on can enforce memory limits themselves",
-        _driver,
-    ),
-)
+RULES: Final = (_owner, _in_use, _injection, _variable, _driver)

@@ -58,10 +58,8 @@ class Workload:
 
     def host_path(self, volume: str) -> str:
         """Return the host directory of the volume of this name, or ""."""
-        for entry in self.pod.get("volumes") or ():
-            if entry.get("name") == volume:
-                return str((entry.get("hostPath") or {}).get("path") or "")
-        return ""
+        named = (entry for entry in self.pod.get("volumes") or () if entry.get("name") == volume)
+        return str(at(next(named, None), "hostPath", "path") or "")
 
     def environment(self) -> dict[str, str]:
         """The environment variables of its containers that have a literal value."""
@@ -115,9 +113,7 @@ _AGENT_POD: Final[Mapping[str, Any]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class InstallPlan:
-    """`configurations`: the entries of the ConfigMap that nodes choose from. `is_known`: read from manifests, not the
-    default.
-    """
+    """`configurations`: the ConfigMap's entries that nodes choose from. `is_known`: read from manifests."""
 
     agent: Workload = dataclasses.field(default_factory=lambda: Workload(_AGENT_POD))
     webhook: Workload = dataclasses.field(default_factory=lambda: Workload({}))
@@ -148,12 +144,9 @@ def from_manifests(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
 
 def _config_map(agent: Workload) -> str:
     """Return the name of the ConfigMap with the configurations: the agent's argument, or the usual one."""
-    name = contract.CONFIG_MAP
-    for container in agent.containers():
-        for argument in map(str, container.get("args") or ()):
-            if argument.startswith("--config-map="):
-                name = argument.rpartition("/")[2]
-    return name
+    arguments = [str(argument) for container in agent.containers() for argument in container.get("args") or ()]
+    named = [argument.rpartition("/")[2] for argument in arguments if argument.startswith("--config-map=")]
+    return named[-1] if named else contract.CONFIG_MAP
 
 
 Json = Mapping[str, Any]

@@ -66,6 +66,11 @@ class Rule:
     phase: RulePhase = RulePhase.ANY
 
 
+def rule(identity: str, wanted: str, why: str, phase: RulePhase = RulePhase.ANY) -> Callable[[Judge], Rule]:
+    """Return a decorator that makes a rule of its function."""
+    return lambda judge: Rule(identity, wanted, why, judge, phase)
+
+
 def severity_for(concerned: Sequence[object], all_of_them: Sequence[object]) -> Severity:
     """Return the severity for nodes that cannot take part: blocking only if no node is left."""
     return Severity.BLOCKING if len(concerned) >= len(all_of_them) else Severity.WARNING
@@ -118,7 +123,7 @@ def parse_version(text: str) -> Version:
 
 
 def parse_runtime(text: str) -> tuple[str, Version]:
-    """Return name and version of a container parse_runtime, from a node's `containerd://2.0.1`."""
+    """Return name and version of a container runtime, from a node's `containerd://2.0.1`."""
     name, _, version = text.partition("://")
     return name, parse_version(version)
 

@@ -9,7 +9,7 @@ from gpushare import contract
 from gpushare import node as objects
 from gpushare.gpunode import Condition
 from gpushare.preflight.facts_of_cluster import AGENT, WEBHOOK, ClusterFacts, at, entries
-from gpushare.preflight.finding import Finding, Rule, RulePhase, Severity, listed, names
+from gpushare.preflight.finding import Finding, RulePhase, Severity, listed, names, rule
 
 Json = Mapping[str, Any]
 
@@ -51,6 +51,10 @@ _CALL_FAILURES: Final = (
 )
 
 
+def _missing(sentence: str, *subjects: str, remedy: str = "install it again") -> Finding:
+    return Finding(Severity.BLOCKING, sentence, subjects, remedy, ("./install.sh",))
+
+
 def conditions(gpunode: Json) -> tuple[Condition, ...]:
     """Return the conditions of a GPUNode."""
     return tuple(
@@ -75,17 +79,28 @@ def is_installed(facts: ClusterFacts) -> bool:
     return any(workloads) or _configuration(facts) is not None
 
 
+@rule(
+    "installed",
+    "gpushare is installed",
+    "without it the annotations have no effect: pods get no GPU and no message",
+    RulePhase.AFTER,
+)
 def _installed(facts: ClusterFacts) -> Iterator[Finding]:
     if not is_installed(facts):
         sentence = f"gpushare is not installed: no workload in {_SYSTEM}, no MutatingWebhookConfiguration"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it", ("./install.sh",))
+        yield _missing(sentence, remedy="install it")
 
 
+@rule(
+    "webhook-ready",
+    "all replicas of the webhook are ready",
+    "while none is ready, pods that ask for a share are rejected; other pods are not affected",
+    RulePhase.INSTALLED,
+)
 def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     deployment = facts.system_named("Deployment", WEBHOOK)
     if deployment is None:
-        sentence = f"there is no Deployment {WEBHOOK} in {_SYSTEM}"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+        yield _missing(f"there is no Deployment {WEBHOOK} in {_SYSTEM}")
         return
     replicas = at(deployment, "spec", "replicas")
     if replicas == 0:
@@ -98,19 +113,22 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
     reasons = _reasons(facts, "webhook")
     if ready < wanted or reasons:  # a new replica that should replace one of them may not start
         more = "" if ready < wanted else ", but a new one is not"
-        yield Finding(
-            Severity.BLOCKING if not ready else Severity.WARNING,
-            f"{ready} of {wanted} replicas of the webhook are ready{more}{reasons}",
-            (f"deployment/{WEBHOOK}",),
-            "read their logs",
-            (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
-        )
+        severity = Severity.BLOCKING if not ready else Severity.WARNING
+        found = f"{ready} of {wanted} replicas of the webhook are ready{more}{reasons}"
+        remedy = "read their logs"
+        command = f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20"
+        yield Finding(severity, found, (f"deployment/{WEBHOOK}",), remedy, (command,))
 
 
+@rule(
+    "agents-ready",
+    "an agent is ready on every node with GPUs",
+    "shares are placed only on nodes with an agent, and containers need its arbiter",
+    RulePhase.INSTALLED,
+)
 def _agents(facts: ClusterFacts) -> Iterator[Finding]:
     if facts.system_named("DaemonSet", AGENT) is None:
-        sentence = f"there is no DaemonSet {AGENT} in {_SYSTEM}"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+        yield _missing(f"there is no DaemonSet {AGENT} in {_SYSTEM}")
         return
     chosen = facts.gpu_nodes()
     pods = {str(at(pod, "spec", "nodeName") or ""): pod for pod in _of_component(facts, "agent")}
@@ -121,13 +139,11 @@ def _agents(facts: ClusterFacts) -> Iterator[Finding]:
             trouble.setdefault(reason, []).append(objects.name(item))
     ill = sum(map(len, trouble.values()))
     for reason, concerned in trouble.items():
-        yield Finding(
-            Severity.BLOCKING if ill == len(chosen) else Severity.WARNING,
-            f"no agent is ready on {listed(concerned)}: {reason}",
-            tuple(f"node/{name}" for name in concerned),
-            "describe the pod",
-            (f"kubectl --namespace {_SYSTEM} describe pods --selector {_COMPONENT}=agent",),
-        )
+        severity = Severity.BLOCKING if ill == len(chosen) else Severity.WARNING
+        found = f"no agent is ready on {listed(concerned)}: {reason}"
+        remedy = "describe the pod"
+        command = f"kubectl --namespace {_SYSTEM} describe pods --selector {_COMPONENT}=agent"
+        yield Finding(severity, found, tuple(f"node/{name}" for name in concerned), remedy, (command,))
 
 
 def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
@@ -167,20 +183,23 @@ def _reasons(facts: ClusterFacts, component: str) -> str:
     return f": {'; '.join(reasons)}" if reasons else ""
 
 
+@rule(
+    "webhook-trusted",
+    "the API server trusts the webhook's certificate",
+    "the API server calls only registered webhooks whose certificate it trusts",
+    RulePhase.INSTALLED,
+)
 def _trusted(facts: ClusterFacts) -> Iterator[Finding]:
     ours = _configuration(facts)
     subject = (f"mutatingwebhookconfiguration/{_CONFIGURATION}",)
     if ours is None:
         sentence = "there is no MutatingWebhookConfiguration of gpushare: every pod that asks for a share is rejected"
-        yield Finding(Severity.BLOCKING, sentence, subject, "install it again", ("./install.sh",))
+        yield _missing(sentence, *subject)
     elif not all(at(entry, "clientConfig", "caBundle") for entry in entries(ours, "webhooks")):
-        yield Finding(
-            Severity.BLOCKING,
-            "its caBundle is empty: the API server trusts no webhook",
-            subject,
-            "the webhook writes it when it starts; read its logs",
-            (f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20",),
-        )
+        found = "its caBundle is empty: the API server trusts no webhook"
+        remedy = "the webhook writes it when it starts; read its logs"
+        command = f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20"
+        yield Finding(Severity.BLOCKING, found, subject, remedy, (command,))
 
 
 def _configuration(facts: ClusterFacts) -> Json | None:
@@ -188,6 +207,12 @@ def _configuration(facts: ClusterFacts) -> Json | None:
     return next((item for item in configurations if objects.name(item) == _CONFIGURATION), None)
 
 
+@rule(
+    "webhook-reached",
+    "the API server reaches the webhook",
+    "the webhook fails closed: without it, pods that ask for a share do not start",
+    RulePhase.INSTALLED,
+)
 def _reached(facts: ClusterFacts) -> Iterator[Finding]:
     trial = facts.tried()
     if trial.pod is not None:
@@ -196,44 +221,42 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
             sentence = (
                 "a pod that requests a share was admitted unchanged: no webhook or policy of gpushare reviews pods"
             )
-            yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+            yield _missing(sentence)
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
         meaning, remedy, command = next(row[1:] for row in _CALL_FAILURES if row[0] in trial.refusal)
-        yield Finding(
-            Severity.BLOCKING,
-            f"{meaning}: {trial.refusal}",
-            (f"mutatingwebhookconfiguration/{_CONFIGURATION}",),
-            remedy,
-            (command,),
-        )
+        found = f"{meaning}: {trial.refusal}"
+        yield Finding(Severity.BLOCKING, found, (f"mutatingwebhookconfiguration/{_CONFIGURATION}",), remedy, (command,))
     elif f'"{contract.WEBHOOK_NAME}" denied' in trial.refusal:
         yield Finding(Severity.INFO, f"the webhook answers, but would grant no share now: {trial.refusal}")
     elif "gpushare-pods" in trial.refusal:
-        sentence = f"the webhook was not called, so the policy rejected a pod with a share: {trial.refusal}"
-        yield Finding(Severity.BLOCKING, sentence, (), "install it again", ("./install.sh",))
+        yield _missing(f"the webhook was not called, so the policy rejected a pod with a share: {trial.refusal}")
     else:
-        yield Finding(
-            Severity.UNKNOWN,
-            f"a test pod with a share was not accepted: {trial.refusal}",
-            (),
-            "name a namespace in which you may create pods",
-            ("kubectl gpushare check --namespace NAME",),
-        )
+        found = f"a test pod with a share was not accepted: {trial.refusal}"
+        remedy = "name a namespace in which you may create pods"
+        yield Finding(Severity.UNKNOWN, found, (), remedy, ("kubectl gpushare check --namespace NAME",))
 
 
+@rule(
+    "policies",
+    "the policies are in force",
+    "the API server itself rejects forged shares, even while the webhook is down",
+    RulePhase.INSTALLED,
+)
 def _policies(facts: ClusterFacts) -> Iterator[Finding]:
     there = {objects.name(binding) for binding in facts.of("ValidatingAdmissionPolicyBinding")}
     missing = [name for name in BINDINGS if name not in there]
     if missing:
-        yield Finding(
-            Severity.BLOCKING,
-            f"the policy bindings {listed(missing)} are missing: users can forge shares",
-            tuple(f"validatingadmissionpolicybinding/{name}" for name in missing),
-            "install them again",
-            (_APPLY,),
-        )
+        found = f"the policy bindings {listed(missing)} are missing: users can forge shares"
+        where = tuple(f"validatingadmissionpolicybinding/{name}" for name in missing)
+        yield Finding(Severity.BLOCKING, found, where, "install them again", (_APPLY,))
 
 
+@rule(
+    "node-conditions",
+    "the agents report no problem",
+    "each agent checks its own node, and sees more there than the API server does",
+    RulePhase.INSTALLED,
+)
 def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = {objects.name(node) for node in facts.known("Node") if facts.plan.agent.selects(node)}
     there = facts.of(contract.GPUNODE_KIND)
@@ -242,72 +265,14 @@ def _conditions(facts: ClusterFacts) -> Iterator[Finding]:
             if said.trouble:
                 sentence = f"{said.trouble}: {said.message or said.reason or 'its agent gives no reason'}"
                 remedy = "docs/operations.md explains each condition and what to do about it"
-                yield Finding(
-                    Severity.WARNING,
-                    sentence,
-                    (f"gpunode/{objects.name(item)}",),
-                    remedy,
-                    (f"kubectl describe gpunode {names([objects.name(item)], 'NAME')}",),
-                )
+                command = f"kubectl describe gpunode {names([objects.name(item)], 'NAME')}"
+                yield Finding(Severity.WARNING, sentence, (f"gpunode/{objects.name(item)}",), remedy, (command,))
     silent = sorted(chosen - {objects.name(item) for item in there})
     if silent:
-        yield Finding(
-            Severity.WARNING,
-            f"no agent has reported {listed(silent)} yet",
-            tuple(f"node/{name}" for name in silent),
-            "check whether it runs there",
-            (f"kubectl --namespace {_SYSTEM} get pods -o wide",),
-        )
+        found = f"no agent has reported {listed(silent)} yet"
+        remedy = "check whether it runs there"
+        command = f"kubectl --namespace {_SYSTEM} get pods -o wide"
+        yield Finding(Severity.WARNING, found, tuple(f"node/{name}" for name in silent), remedy, (command,))
 
 
-RULES: Final = (
-    Rule(
-        "installed",
-        "gpushare is installed",
-        "without it the annotations have no effect: pods get no GPU and no message",
-        _installed,
-        RulePhase.AFTER,
-    ),
-    Rule(
-        "webhook-ready",
-        "all replicas of the webhook are ready",
-        "while none is ready, pods that ask for a share are rejected; other pods are not affected",
-        _webhook,
-        RulePhase.INSTALLED,
-    ),
-    Rule(
-        "webhook-trusted",
-        "the API server trusts the webhook's certificate",
-        "the API server calls only registered webhooks whose certificate it trusts",
-        _trusted,
-        RulePhase.INSTALLED,
-    ),
-    Rule(
-        "webhook-reached",
-        "the API server reaches the webhook",
-        "the webhook fails closed: without it, pods that ask for a share do not start",
-        _reached,
-        RulePhase.INSTALLED,
-    ),
-    Rule(
-        "policies",
-        "the policies are in force",
-        "the API server itself rejects forged shares, even while the webhook is down",
-        _policies,
-        RulePhase.INSTALLED,
-    ),
-    Rule(
-        "agents-ready",
-        "an agent is ready on every node with GPUs",
-        "shares are placed only on nodes with an agent, and containers need its arbiter",
-        _agents,
-        RulePhase.INSTALLED,
-    ),
-    Rule(
-        "node-conditions",
-        "the agents report no problem",
-        "each agent checks its own node, and sees more there than the API server does",
-        _conditions,
-        RulePhase.INSTALLED,
-    ),
-)
+RULES: Final = (_installed, _webhook, _trusted, _reached, _policies, _agents, _conditions)

@@ -14,7 +14,7 @@ from gpushare import contract
 from gpushare import node as nodes
 from gpushare import node as objects
 from gpushare.preflight.facts_of_cluster import ClusterFacts, Workload, at, namespace
-from gpushare.preflight.finding import Finding, Rule, Severity, counted, names
+from gpushare.preflight.finding import Finding, Severity, counted, names, rule
 from gpushare.preflight.node_rules import subjects
 
 Json = Mapping[str, Any]
@@ -97,67 +97,82 @@ _MIG_RESOURCE = "nvidia.com/mig-"
 _SANDBOXES: Final = {"runsc": "gVisor", "gvisor": "gVisor", "kata": "Kata Containers", "firecracker": "Firecracker"}
 
 
+@rule(
+    "other-sharers",
+    "no other GPU sharing software is on gpushare's nodes",
+    "two sharers do not know each other's allocations, and together they overcommit the GPU",
+)
 def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     seen: set[str] = set()
     for sharer, workload in workloads(facts, "DaemonSet", SHARERS):
         concerned = on_nodes(workload, machines)
         seen.add(sharer.name)
-        yield Finding(
-            Severity.BLOCKING if concerned else Severity.INFO,
-            f"{sharer.name} ({workload_name(workload)}) "
-            + (f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"),
-            tuple(f"node/{name}" for name in concerned),
-            "run only one of the two on a node: keep it off these nodes, or remove the label that selects the agent"
-            * bool(concerned),
-            _off(sharer.off_by, concerned),
+        severity = Severity.BLOCKING if concerned else Severity.INFO
+        found = f"{sharer.name} ({workload_name(workload)}) " + (
+            f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"
         )
+        remedy = (
+            "run only one of the two on a node: keep it off these nodes, or remove the label that selects the agent"
+            * bool(concerned)
+        )
+        commands = _off(sharer.off_by, concerned)
+        yield Finding(severity, found, tuple(f"node/{name}" for name in concerned), remedy, commands)
     groups = facts.groups or frozenset()
     for sharer in SHARERS:
         if sharer.group and sharer.group in groups and sharer.name not in seen:
             sentence = f"the API group {sharer.group} of {sharer.name} exists, but no DaemonSet of it"
             yield Finding(Severity.INFO, sentence)
     if _KAI_GROUPS & groups:
-        yield Finding(
-            Severity.WARNING,
-            "KAI-Scheduler is installed: if its GPU sharing is on, it gives fractions of GPUs to pods of its queues",
-            (),
-            "disable its GPU sharing (global.gpuSharingMode=Disabled), or restrict it to nodes without gpushare",
-        )
+        found = "KAI-Scheduler is installed: if its GPU sharing is on, it gives fractions of GPUs to pods of its queues"
+        remedy = "disable its GPU sharing (global.gpuSharingMode=Disabled), or restrict it to nodes without gpushare"
+        yield Finding(Severity.WARNING, found, (), remedy)
 
 
 def _off(label: str, concerned: tuple[str, ...]) -> tuple[str, ...]:
     return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {label}",) if label and concerned else ()
 
 
+@rule(
+    "dra-driver",
+    "no DRA driver offers the same GPUs",
+    "gpushare does not see claims through DRA, and places shares on the same GPU",
+)
 def _dra(facts: ClusterFacts) -> Iterator[Finding]:
     classes = sorted({objects.name(device_class) for device_class in facts.of("DeviceClass")} & _DRA_CLASSES)
     if classes:
-        yield Finding(
-            Severity.WARNING,
-            f"NVIDIA's DRA driver offers GPUs by the DeviceClass {' and '.join(classes)}",
-            tuple(f"deviceclass/{name}" for name in classes),
-            "limit it to ComputeDomains (resources.gpus.enabled=false), or keep its kubelet plugin off "
-            "gpushare's nodes",
+        found = f"NVIDIA's DRA driver offers GPUs by the DeviceClass {' and '.join(classes)}"
+        remedy = (
+            "limit it to ComputeDomains (resources.gpus.enabled=false), or keep its kubelet plugin off gpushare's nodes"
         )
+        yield Finding(Severity.WARNING, found, tuple(f"deviceclass/{name}" for name in classes), remedy)
 
 
+@rule(
+    "mig-writers",
+    "no other software partitions the GPUs of gpushare's nodes",
+    "two MIG managers undo each other's work and remove the devices of running pods",
+)
 def _mig_writers(facts: ClusterFacts) -> Iterator[Finding]:
     machines = facts.gpu_nodes()
     cuts = "SYS_ADMIN" in facts.plan.agent.capabilities()
     for writer, workload in workloads(facts, "DaemonSet", MIG_WRITERS):
         concerned = on_nodes(workload, machines)
         if concerned:
-            yield Finding(
-                Severity.BLOCKING if cuts else Severity.WARNING,
-                f"{writer.name} ({workload_name(workload)}) runs on {len(concerned)} of gpushare's nodes"
-                + (", and the agent may partition GPUs there too" if cuts else ""),
-                tuple(f"node/{name}" for name in concerned),
-                "keep it off these nodes",
-                _off(writer.off_by, concerned),
+            severity = Severity.BLOCKING if cuts else Severity.WARNING
+            found = f"{writer.name} ({workload_name(workload)}) runs on {len(concerned)} of gpushare's nodes" + (
+                ", and the agent may partition GPUs there too" if cuts else ""
             )
+            remedy = "keep it off these nodes"
+            commands = _off(writer.off_by, concerned)
+            yield Finding(severity, found, tuple(f"node/{name}" for name in concerned), remedy, commands)
 
 
+@rule(
+    "mig-off",
+    "GPUs for sharing by annotation have MIG off",
+    "a GPU in MIG mode cannot be shared by annotation, as a program sees only one of its devices",
+)
 def _mig_on(facts: ClusterFacts) -> Iterator[Finding]:
     ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     cut = [
@@ -171,97 +186,58 @@ def _mig_on(facts: ClusterFacts) -> Iterator[Finding]:
     ]
     if cut:
         named = [objects.name(item) for item in cut]
-        yield Finding(
-            Severity.WARNING,
-            f"{counted(cut)} whose GPUs are partitioned by MIG",
-            subjects(cut),
+        found = f"{counted(cut)} whose GPUs are partitioned by MIG"
+        remedy = (
             "disable MIG where you want shares by annotation; otherwise use a configuration that keeps the "
-            "partitions (docs/mig.md)",
-            (
-                f"kubectl label node {names(named, 'NODE...')} --overwrite {_MIG_CONFIG}=all-disabled # with a MIG "
-                "manager",
-            ),
+            "partitions (docs/mig.md)"
         )
+        command = (
+            f"kubectl label node {names(named, 'NODE...')} --overwrite {_MIG_CONFIG}=all-disabled # with a MIG manager"
+        )
+        yield Finding(Severity.WARNING, found, subjects(cut), remedy, (command,))
 
 
+@rule(
+    "gpu-operator",
+    "the GPU Operator, if there is one, is ready",
+    "the operator installs the driver and the container toolkit, which the agent needs",
+)
 def _operator(facts: ClusterFacts) -> Iterator[Finding]:
     for policy in facts.of("ClusterPolicy"):
         state = str(at(policy, "status", "state") or "")
         if state != "ready":
-            yield Finding(
-                Severity.WARNING,
-                f"the GPU Operator is not ready: its state is {state or 'not reported'}",
-                (f"clusterpolicy/{objects.name(policy)}",),
-                "wait until its driver and toolkit are ready; agents that start earlier restart until then",
-                ("kubectl get clusterpolicies.nvidia.com",),
-            )
+            found = f"the GPU Operator is not ready: its state is {state or 'not reported'}"
+            remedy = "wait until its driver and toolkit are ready; agents that start earlier restart until then"
+            command = "kubectl get clusterpolicies.nvidia.com"
+            yield Finding(Severity.WARNING, found, (f"clusterpolicy/{objects.name(policy)}",), remedy, (command,))
 
 
+@rule("kueue", "Kueue does not admit the same pods", "two queues in front of the same pods need a defined order")
 def _kueue(facts: ClusterFacts) -> Iterator[Finding]:
     if _KUEUE in facts.api_groups():
-        yield Finding(
-            Severity.INFO,
-            "Kueue is installed: a pod gets its share only after Kueue has removed its gate",
-            (),
-            f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that queues do not admit more than the GPUs offer",
+        found = "Kueue is installed: a pod gets its share only after Kueue has removed its gate"
+        remedy = (
+            f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that queues do not admit more than the GPUs offer"
         )
+        yield Finding(Severity.INFO, found, (), remedy)
 
 
+@rule(
+    "sandboxes",
+    "no RuntimeClass runs containers in a sandbox",
+    "the library reaches the arbiter through a host socket, which a virtual machine or gVisor does not have",
+)
 def _sandboxes(facts: ClusterFacts) -> Iterator[Finding]:
     for runtime_class in facts.of("RuntimeClass"):
         handler = str(runtime_class.get("handler") or "")
         kind = next((label for word, label in _SANDBOXES.items() if word in handler), "")
         if kind:
-            yield Finding(
-                Severity.INFO,
+            found = (
                 f"the RuntimeClass {objects.name(runtime_class)} is {kind}: a pod with a share that uses it "
-                "reaches neither the arbiter nor a GPU",
-                (f"runtimeclass/{objects.name(runtime_class)}",),
-                "use the default runtime for pods with a share",
+                "reaches neither the arbiter nor a GPU"
             )
+            remedy = "use the default runtime for pods with a share"
+            yield Finding(Severity.INFO, found, (f"runtimeclass/{objects.name(runtime_class)}",), remedy)
 
 
-RULES: Final = (
-    Rule(
-        "other-sharers",
-        "no other GPU sharing software is on gpushare's nodes",
-        "two sharers do not know each other's allocations, and together they overcommit the GPU",
-        _sharers,
-    ),
-    Rule(
-        "dra-driver",
-        "no DRA driver offers the same GPUs",
-        "gpushare does not see claims through DRA, and places shares on the same GPU",
-        _dra,
-    ),
-    Rule(
-        "mig-writers",
-        "no other software partitions the GPUs of gpushare's nodes",
-        "two MIG managers undo each other's work and remove the devices of running pods",
-        _mig_writers,
-    ),
-    Rule(
-        "mig-off",
-        "GPUs for sharing by annotation have MIG off",
-        "a GPU in MIG mode cannot be shared by annotation, as a program sees only one of its devices",
-        _mig_on,
-    ),
-    Rule(
-        "gpu-operator",
-        "the GPU Operator, if there is one, is ready",
-        "the operator installs the driver and the container toolkit, which the agent needs",
-        _operator,
-    ),
-    Rule(
-        "kueue",
-        "Kueue does not admit the same pods",
-        "two queues in front of the same pods need a defined order",
-        _kueue,
-    ),
-    Rule(
-        "sandboxes",
-        "no RuntimeClass runs containers in a sandbox",
-        "the library reaches the arbiter through a host socket, which a virtual machine or gVisor does not have",
-        _sandboxes,
-    ),
-)
+RULES: Final = (_sharers, _dra, _mig_writers, _mig_on, _operator, _kueue, _sandboxes)

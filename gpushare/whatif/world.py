@@ -67,12 +67,8 @@ def nodes_without(nodes: Sequence[GpuNode], manifest: pod.PodJson) -> list[GpuNo
             return entry.pod.uid == identity
         return bool(entry.pod.name) and (entry.pod.namespace, entry.pod.name) == name
 
-    return [
-        ledger.release(gpu_node, [entry.id for entry in gpu_node.allocations if is_its(entry)])
-        if any(map(is_its, gpu_node.allocations))
-        else gpu_node
-        for gpu_node in nodes
-    ]
+    its = ((gpu_node, [entry.id for entry in gpu_node.allocations if is_its(entry)]) for gpu_node in nodes)
+    return [ledger.release(gpu_node, ids) if ids else gpu_node for gpu_node, ids in its]
 
 
 _PLANNED = "planned-"  # prefix of the IDs of allocations made here
@@ -103,28 +99,22 @@ class World:
         profile: PlacementProfile | None = None,
     ) -> None:
         self.views: dict[str, NodeView] = {}
-        self.bounds: Mapping[
-            str, exclusive_gpus.ExclusiveBound | None
-        ] = {}  # on exclusive GPUs, by namespace, if known
-        is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
-        self._cache: SchedulerCache | None = None
-        if node_manifests is not None:
-            self._cache = SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
-        self._profile = profile or PlacementProfile()
+        self.bounds: Mapping[str, exclusive_gpus.ExclusiveBound | None] = {}  # on exclusive GPUs, by namespace
         self.engine = Fleet()
-        nodes, node_manifests = list(nodes), None if node_manifests is None else list(node_manifests)
-        self._unavailable = unavailable_nodes.find(nodes, node_manifests)
+        self._profile = profile or PlacementProfile()
         self._manifests: dict[str, pod.PodJson] = {}
-        for node_manifest in node_manifests or ():
-            assert self._cache is not None  # noqa: S101 - the Nodes were read
+        self._knows_nodes = node_manifests is not None
+        is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
+        self._cache = SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
+        nodes, pods, node_manifests = list(nodes), list(pods), list(node_manifests or ())
+        self._unavailable = unavailable_nodes.find(nodes, node_manifests if self._knows_nodes else None)
+        for node_manifest in node_manifests:
             self._cache.put_node_spec(node.name(node_manifest), NodeSpec.from_manifest(node_manifest))
-        pods = list(pods)
-        if self._cache is not None and storage is not None:
-            for kind, items in unaccounted(storage, pods).items():
-                for item in items:
-                    self._cache.put_storage(pod.namespaced_name(item), None, volumes.read({**item, "kind": kind}))
+        for kind, items in unaccounted(storage or {}, pods).items():
+            for item in items:
+                self._cache.put_storage(pod.namespaced_name(item), None, volumes.read({**item, "kind": kind}))
         for manifest in pods:
-            self._manifests[_key(pod.uid(manifest), *pod.namespaced_name(manifest))] = manifest
+            self._manifests[_key(manifest)] = manifest
             self._occupy(manifest)
         for gpu_node in nodes:
             self.put(NodeView.from_node(gpu_node))
@@ -136,14 +126,10 @@ class World:
         """The policy for pods without one."""
         return self._profile.policy
 
-    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
-        return name in self.views and self.views[name].is_full(amounts)
-
     def put(self, view: NodeView) -> None:
         """Add or replace a node's view."""
         self.views[view.node.name] = view
-        if self._cache is not None:
-            self._cache.forget(view.node.name)
+        self._cache.forget(view.node.name)
         self.engine.update(view, room=self.room(view.node.name))
 
     @contextlib.contextmanager
@@ -160,12 +146,11 @@ class World:
 
     def node_spec(self, name: str) -> NodeSpec | None:
         """Return a Node; None if it does not exist or the Nodes were not read."""
-        return self._cache.node_spec(name) if self._cache is not None else None
+        return self._cache.node_spec(name)
 
     @contextlib.contextmanager
     def replacing_node_spec(self, changed: NodeSpec) -> Iterator[None]:
         """Replace this Node, which must exist, while the block runs."""
-        assert self._cache is not None  # noqa: S101 - the Nodes were read
         before = self._cache.node_spec(changed.name)
         self._cache.put_node_spec(changed.name, changed)
         try:
@@ -187,16 +172,24 @@ class World:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""
         return placement.place(self.views.values(), request, unfit=self.node_filter(manifest, request))
 
-    def node_filter(self, manifest: pod.PodJson, request: Request | None = None) -> FilterNode:
-        """Return a function from a node's name to why it cannot take the pod, as a clause, or None."""
-        if self._cache is None:
+    def node_filter(
+        self, manifest: pod.PodJson, request: Request | None = None, *, ignores_host: bool = False
+    ) -> FilterNode:
+        """Return a function from a node's name to why it cannot take the pod, as a clause, or None.
+
+        ignores_host: as if the pod needed no CPU and memory.
+        """
+        if not self._knows_nodes:
             return placement.fits_anywhere
-        itself = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-        return self._cache.node_filter(*share_resources.key_and_affinity(manifest, request), itself=itself)
+        shape, relations = share_resources.key_and_affinity(manifest, request)
+        if ignores_host:
+            amounts = tuple(amount for amount in shape.amounts if amount[0] not in _COUNTED)
+            shape = dataclasses.replace(shape, amounts=amounts, _hash=[])
+        return self._cache.node_filter(shape, relations, itself=_key(manifest))
 
     def unknown_claims(self, manifests: Iterable[pod.PodJson]) -> list[str]:
         """Return a note if any of these pods mounts an unknown claim."""
-        if self._cache is None:
+        if not self._knows_nodes:
             return []
         claims = (self._cache.unknown_claim(PodAffinity.from_manifest(manifest)) for manifest in manifests)
         names = [name for name in dict.fromkeys(claims) if name]
@@ -214,8 +207,7 @@ class World:
         self.put(NodeView.from_node(after))
 
         def undo() -> None:
-            if self._cache is not None:
-                self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+            self._cache.put(_key(manifest), None)
             self.put(NodeView.from_node(before))
 
         return undo
@@ -223,8 +215,7 @@ class World:
     def remove(self, manifest: pod.PodJson, name: str, entry: Allocation) -> Callable[[], None]:
         """Remove a pod from a node; return the undo."""
         before = self.views[name]
-        if self._cache is not None:
-            self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
+        self._cache.put(_key(manifest), None)
         self.put(NodeView.from_node(ledger.release(before.node, [entry.id])))
 
         def undo() -> None:
@@ -235,34 +226,50 @@ class World:
 
     def manifest(self, entry: Allocation) -> pod.PodJson | None:
         """Return the pod of an allocation, if it was read."""
-        return self._manifests.get(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name))
+        return self._manifests.get(_key_of(entry))
 
     def bind(self, manifest: pod.PodJson, name: str) -> Callable[[], None]:
         """Put a pod without a share on a node; return the undo."""
-        self._occupy(manifest, name)
-        self._reread(name)
+
+        def update_engine() -> None:
+            if name in self.views:
+                self.put(self.views[name])
 
         def undo() -> None:
-            if self._cache is not None:
-                self._cache.put(_key(pod.uid(manifest), *pod.namespaced_name(manifest)), None)
-            self._reread(name)
+            self._cache.put(_key(manifest), None)
+            update_engine()
 
+        self._occupy(manifest, name)
+        update_engine()
         return undo
 
     def likely_node(self, manifest: pod.PodJson, *, left: str) -> str:
         """Return the node that kube-scheduler would most likely choose for a pod without a share; empty if none fits.
 
-        left: the node of the pod that it replaces, which wins ties.
+        The scores are those of kube-scheduler's default profile: NodeResourcesFit (LeastAllocated),
+        NodeResourcesBalancedAllocation, and TaintToleration with weight 3
+        (pkg/scheduler/apis/config/v1/default_plugins.go). Preferred affinity, soft topology spread and image locality
+        are ignored, so the result is likely, not certain. left: the node of the replaced pod, which wins ties.
         """
-        if self._cache is None:
-            return ""
-        return likely_node(self._cache, manifest, left=left)
+        shape, relations = share_resources.key_and_affinity(manifest)
+        node_filter = self._cache.node_filter(shape, relations)
+        fitting = [spec for spec in self._cache.node_specs() if node_filter.fits(spec.name)]
+        tolerated = taints.Tolerated(shape.tolerations)
+        disliked = {
+            spec.name: sum(tolerated.first_untolerated((taint,)) is not None for taint in spec.soft_taints)
+            for spec in fitting
+        }
+        most = max(disliked.values(), default=0)
+
+        def score(spec: NodeSpec) -> int:
+            untainted = _MAX_SCORE - _MAX_SCORE * disliked[spec.name] // most if most else _MAX_SCORE
+            return _resource_score(spec, self._cache.info(spec.name).amounts, shape) + _TAINT_WEIGHT * untainted
+
+        return min(((-score(spec), spec.name != left, spec.name) for spec in fitting), default=(0, True, ""))[2]
 
     def has_pod(self, entry: Allocation) -> bool:
         """Whether the pod of an allocation is still on its node."""
-        if self._cache is None:
-            return False
-        return self._cache.pod_info(_key(entry.pod.uid, entry.pod.namespace, entry.pod.name)) is not None
+        return self._cache.pod_info(_key_of(entry)) is not None
 
     def pods(self) -> Iterator[tuple[str, pod.PodJson]]:
         """Iterate over (node, pod) for the pods that were read on a node."""
@@ -275,50 +282,35 @@ class World:
         """Return the available nodes with GPUs."""
         return [name for name, view in self.views.items() if name not in self._unavailable and view.node.gpus]
 
-    def free(self, name: str) -> tuple[int, int, int] | None:
-        """Return free CPU (milli-CPUs), memory (bytes) and pods of a node; None if unknown."""
-        return None if self._cache is None else self._cache.room(name)
-
     def room(self, name: str) -> Room:
         """Return the free CPU, memory and pods of a node."""
-        return Room(*(self.free(name) or ()))
+        return Room(*(self._cache.room(name) or ()))
 
     def room_without(self, name: str, manifest: pod.PodJson) -> Room:
         """Return the free CPU, memory and pods of a node once this pod has left it."""
-        room = self.room(name)
-        amounts = dict(PodKey.from_manifest(successor(manifest)).amounts)
-        cpu, memory = amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0)
-        return dataclasses.replace(
-            room, cpu_milli=room.cpu_milli + cpu, memory_bytes=room.memory_bytes + memory, pods=room.pods + 1
-        )
+        room, host = self.room(name), self.host(successor(manifest))
+        return Room(room.cpu_milli + host.cpu_milli, room.memory_bytes + host.memory_bytes, room.pods + 1)
 
     def fragmentation(self) -> gpu_capacity.Fragmentation:
         """Return the fragmentation of the whole cluster, as `top` shows it."""
         gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
         return gpu_capacity.fragmentation(gpus, self._profile.typical_of)
 
+    def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
+        return name in self.views and self.views[name].is_full(amounts)
+
     def _occupy(self, manifest: pod.PodJson, where: str = "") -> None:
-        if self._cache is None or pod.is_terminal(manifest):
-            return
         where = where or str((manifest.get("spec") or {}).get("nodeName") or "")
         where = where or str(pod.annotations_of(manifest).get(contract.NODE, ""))
-        if where:
-            key = _key(pod.uid(manifest), *pod.namespaced_name(manifest))
-            self._cache.put(key, PodInfo.from_manifest(share_resources.equipped(manifest), where))
-
-    def _reread(self, name: str) -> None:
-        """Update the engine's free CPU and memory of a node after a pod without a share started or ended there."""
-        if name in self.views:
-            self.put(self.views[name])
+        if where and self._knows_nodes and not pod.is_terminal(manifest):
+            self._cache.put(_key(manifest), PodInfo.from_manifest(share_resources.equipped(manifest), where))
 
     def host(self, manifest: pod.PodJson) -> Host:
-        """Return the CPU and memory that the pod requests; none if it is bound, as the scheduler cache counts it
-        already.
-        """
-        if self._cache is None or (manifest.get("spec") or {}).get("nodeName"):
+        """Return the CPU and memory that the pod requests; none if it is bound, because it is counted already."""
+        if not self._knows_nodes or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
         amounts = dict(PodKey.from_manifest(manifest).amounts)
-        return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
+        return Host(*(amounts.get(name, 0) for name in _COUNTED))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -346,10 +338,8 @@ class RequestingPod:
     def with_annotation(self, key: str, value: str | None) -> RequestingPod | None:
         """Return the pod with one annotation changed, or removed (None); None if the request is then invalid."""
         metadata = self.manifest.get("metadata") or {}
-        annotations = {**pod.annotations_of(self.manifest)}
-        if value is None:
-            annotations.pop(key, None)
-        else:
+        annotations = {name: text for name, text in pod.annotations_of(self.manifest).items() if name != key}
+        if value is not None:
             annotations[key] = value
         changed = {**self.manifest, "metadata": {**metadata, "annotations": annotations}}
         try:
@@ -390,46 +380,21 @@ def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
     return f"{chosen.node}/" + ",".join(map(str, indexes))
 
 
-def _key(uid: str, namespace: str, name: str) -> str:
-    return uid or f"{namespace}/{name}"
+def _key(manifest: pod.PodJson) -> str:
+    return pod.uid(manifest) or "/".join(pod.namespaced_name(manifest))
 
 
-def likely_node(cache: SchedulerCache, manifest: pod.PodJson, *, left: str = "") -> str:
-    """Return the node with the highest score for a pod without a share, or an empty string.
-
-    The scores are those of kube-scheduler's default profile: NodeResourcesFit (LeastAllocated),
-    NodeResourcesBalancedAllocation, and TaintToleration with weight 3
-    (pkg/scheduler/apis/config/v1/default_plugins.go). Preferred affinity, soft topology spread and image locality are
-    ignored, so the result is likely, not certain. Ties go to `left`, then by name.
-    """
-    shape, relations = share_resources.key_and_affinity(manifest)
-    node_filter = cache.node_filter(shape, relations)
-    fitting = [spec for spec in cache.node_specs() if node_filter.fits(spec.name)]
-    tolerated = taints.Tolerated(shape.tolerations)
-    disliked = {spec.name: _disliked(spec, tolerated) for spec in fitting}
-    most = max(disliked.values(), default=0)
-
-    def score(spec: NodeSpec) -> int:
-        untainted = _MAX_SCORE - _MAX_SCORE * disliked[spec.name] // most if most else _MAX_SCORE
-        return _resource_score(spec, cache.info(spec.name).amounts, shape) + _TAINT_WEIGHT * untainted
-
-    return min(((-score(spec), spec.name != left, spec.name) for spec in fitting), default=(0, True, ""))[2]
+def _key_of(entry: Allocation) -> str:
+    return entry.pod.uid or f"{entry.pod.namespace}/{entry.pod.name}"
 
 
 def _resource_score(spec: NodeSpec, used: Mapping[str, int], shape: PodKey) -> int:
     """Return the sum of the LeastAllocated and BalancedAllocation scores, 0 to 200."""
     asked = dict(shape.amounts)
     has = spec.allocatable or {}
-    parts = [
-        min(1.0, (used.get(name, 0) + asked.get(name, 0)) / has[name]) for name in _COUNTED if has.get(name, 0) > 0
-    ]
+    counted = [name for name in _COUNTED if has.get(name, 0) > 0]
+    parts = [min(1.0, (used.get(name, 0) + asked.get(name, 0)) / has[name]) for name in counted]
     if not parts:
         return 0
     least_allocated = sum(int(_MAX_SCORE * (1 - part)) for part in parts) // len(parts)
-    balanced = int(_MAX_SCORE * (1 - (max(parts) - min(parts)) / 2))
-    return least_allocated + balanced
-
-
-def _disliked(spec: NodeSpec, tolerated: taints.Tolerated) -> int:
-    """Count the node's PreferNoSchedule taints that the pod does not tolerate."""
-    return sum(tolerated.first_untolerated((taint,)) is not None for taint in spec.soft_taints)
+    return least_allocated + int(_MAX_SCORE * (1 - (max(parts) - min(parts)) / 2))

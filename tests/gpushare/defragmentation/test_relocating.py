@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare import contract, ledger
 from gpushare.defragmentation import relocating
-from gpushare.defragmentation.chains import Exchanges
+from gpushare.defragmentation.chains import Chains
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
 from gpushare.whatif.world import RequestingPod
@@ -114,9 +114,9 @@ def test_no_pod_of_higher_priority_moves_for_a_waiting_pod() -> None:
 
 def test_expected_gain_of_a_move_is_its_actual_gain() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    exchanges = Exchanges(world, Movable(world, NONE, 0, Counter()))
-    exchanges.refresh(world.usable())
-    promised = {chain.movers[0].entry.id: chain.promise for chain in exchanges.chains([], 1)}
+    chains = Chains(world, Movable(world, NONE))
+    chains.refresh(world.usable())
+    promised = {chain.movers[0].entry.id: chain.promise for chain in chains.exchanges([], 1)}
     plan = relocating.plan(world, [], NONE, max_moves=1)
     assert plan.gained is not None
     assert abs(promised[plan.moves[0].entry.id] - plan.gained) < 0.02
