@@ -63,7 +63,6 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that these words name; for an unknown verb, suggest the closest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             import difflib
@@ -73,7 +72,6 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of verbs for `--help`, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -158,7 +156,6 @@ def interrupt_on_any_signal() -> None:
 
 
 def _file_problem(words: Sequence[str], error: Exception) -> str:
-    """Describe the error as a problem of the files that these words name; empty if they name none."""
     problems = []
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if match := re.fullmatch(r"(--from|--filename|-f)=?(.*)", word):

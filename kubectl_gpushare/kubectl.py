@@ -55,7 +55,6 @@ class Kubectl:
     def patch(
         self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "", manager: str = ""
     ) -> str:
-        """Merge-patch an object and wait for the answer. Raises `KubectlConflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
         flags += [f"--field-manager={manager}"] if manager else []
         flags += [f"--namespace={namespace}"] if namespace else []
@@ -115,7 +114,6 @@ class Running:
         self._listener.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield its output as it arrives; raise `KubectlError` at the end if it failed."""
         try:
             while chunk := self.stdout.read(_CHUNK_BYTES):
                 yield chunk
@@ -185,7 +183,6 @@ class Reader:
 
 
 def explain(said: str) -> plugin_errors.KubectlError:
-    """Turn kubectl's final error into a `KubectlError` with its remedy."""
     said = re.sub(r"^error: ", "", said.strip())
     if "could not find the requested resource" in said or "the server doesn't have a resource type" in said:
         return plugin_errors.NotInstalled(

@@ -123,7 +123,6 @@ _WORDS = (
 
 
 def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
-    """Return a section per finding, the worst first; those that are fine only with `all_of_them`."""
     worst_first = sorted(findings, key=lambda finding: -finding.severity)
     sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
     fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
@@ -131,7 +130,6 @@ def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """Return a sentence such as `1 blocking, 2 warnings, 20 passed`."""
     parts = []
     for severity, singular, plural in _WORDS:
         number = sum(finding.severity is severity for finding in findings)

@@ -318,7 +318,6 @@ def _cluster(params: dict[str, Any]) -> live_cluster.LiveCluster:
 
 
 def _text(filename: str, name: str) -> str:
-    """Return the valid configuration in a file; prints its warnings."""
     try:
         text = configuration_change.text_of(inputs.text(filename), name)
     except errors.ConfigError as error:

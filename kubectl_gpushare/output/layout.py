@@ -87,7 +87,6 @@ def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…"
 
 
 def bar(part: float, width: int, *, style: str, place: Terminal) -> str:
-    """Return a bar of `width` characters, full to `part` (0 to 1)."""
     part = min(1.0, max(0.0, part))
     if not place.unicode:
         full = round(part * width)
@@ -144,7 +143,6 @@ def _shorten_columns(
     *,
     least: int = 10_000,
 ) -> None:
-    """Take `excess` characters from the columns that allow it, the widest first, down to `least` if necessary."""
     able = [slot for slot in shown if columns[slot].least]
     while excess > 0:
         able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot], least)]
@@ -156,7 +154,6 @@ def _shorten_columns(
 
 
 def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> list[Row]:
-    """Return the row with cells no wider than decided; as several rows if cells go on in the next line."""
     if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
         return [row]
     parts = [
@@ -222,7 +219,6 @@ _HANGING = "     "  # indents the lines of a section's sentence after the first
 
 
 def page_lines(content: Page, place: Terminal) -> list[str]:
-    """Return the lines of a page. On a terminal long sentences are wrapped; in a pipe a value stays one line."""
     fields = [entry for entry in content if isinstance(entry, Field)]
     indent = max((len(entry.key) for entry in fields), default=0) + 3
     drawn: list[str] = []
@@ -288,7 +284,6 @@ def _records(block: Table, place: Terminal) -> Iterator[str]:
 
 
 def picture(block: Picture, width: int, place: Terminal) -> str:
-    """Return `[aaaaaabbb...]  0.75 of 1`, `width` characters between the brackets."""
     whole = max(block.total, sum(amount for _, amount in block.parts)) or 1
     drawn, held, end = [], 0, 0
     for position, amount in block.parts:

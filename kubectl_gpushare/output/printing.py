@@ -28,7 +28,6 @@ def show(listing: Listing, options: Options) -> None:
 
 
 def show_page(kind: str, page_of: Callable[[], Page], document_of: Callable[[], Document], options: Options) -> None:
-    """Print one object as a page, or with -o as a document of this kind."""
     if options.output:
         write_document(single_document(kind, document_of()), options)
         return
@@ -38,7 +37,6 @@ def show_page(kind: str, page_of: Callable[[], Page], document_of: Callable[[], 
 
 
 def show_table(table: Table, options: Options) -> None:
-    """Print a table for people; an empty one is a sentence on standard error, and no error."""
     if not table.rows:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
@@ -47,7 +45,6 @@ def show_table(table: Table, options: Options) -> None:
 
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
-    """Return the lines of a table for people, with its caption on a terminal."""
     from kubectl_gpushare.output import layout
 
     drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
@@ -58,7 +55,6 @@ def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """Print warnings to standard error."""
     place = terminal.detect(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
@@ -66,7 +62,6 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def write_lines(text: Iterable[str], stream: TextIO) -> None:
-    """Write lines at once: a table of thousands of them is one write."""
     stream.write("".join(f"{line}\n" for line in text))
     stream.flush()
 
@@ -175,7 +170,6 @@ def _indented(text: str, depth: int) -> str:
 
 
 def yaml_parts(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the document as YAML, in its own order. Its lists may be iterators."""
     import yaml as library
 
     dumper = getattr(library, "CSafeDumper", library.SafeDumper)

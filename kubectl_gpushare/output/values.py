@@ -62,7 +62,6 @@ class Table:
 
 
 def sentence(text: str) -> str:
-    """Return `text` on one line, for a last column, where spaces are harmless."""
     return " ".join(text.split()) or NONE
 
 
@@ -120,7 +119,6 @@ def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
 
 
 def letter(position: int) -> str:
-    """Return the letter of a tenant in pictures and tables."""
     letters = string.ascii_letters
     return letters[position] if position < len(letters) else "#"
 
@@ -144,9 +142,7 @@ class Listing:
 
 
 def list_document(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:
-    """Return a list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one,
-    once.
-    """
+    """Return a list as kubectl's are. Its items are an iterator: made one by one, once."""
     return {"apiVersion": API_VERSION, "kind": kind, "items": iter(items), **more}
 
 

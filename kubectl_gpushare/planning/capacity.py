@@ -66,10 +66,7 @@ class CapacityAnswer:
 
 
 def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
-    """Place the pods in this order, as the webhook would; restore the world afterwards.
-
-    allowances: the ResourceQuotas' remaining amounts, by namespace.
-    """
+    """Place the pods in this order, as the webhook would; restore the world afterwards."""
     undone: list[Callable[[], None]] = []
     left = dict(allowances)
     world.bounds = {name: exclusive_gpus.bound_of(name, quotas) for name, quotas in left.items()}

@@ -33,7 +33,6 @@ class AgentAnswers:
     ready: frozenset[str] = frozenset()
 
     def notes(self, what: str) -> tuple[str, ...]:
-        """Return sentences that say on which nodes `what` is unknown, and why."""
         asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
         notes = []
         for reason, nodes in self.failures.items():
@@ -43,7 +42,6 @@ class AgentAnswers:
 
 
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
-    """Return the use by shares on these nodes, and a sentence for each agent whose answer is missing."""
     answers = fetch(program, nodes, METRICS)
     return live_usage.parse(answers.texts), answers.notes("used figures")
 

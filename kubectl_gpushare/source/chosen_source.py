@@ -115,7 +115,6 @@ def read(
 def with_pods(
     origin: Source, nodes: list[GpuNode], *, node: str = "", namespace: str = "", label_selector: str = ""
 ) -> Snapshot:
-    """Return these nodes with their pods; without the right to read pods, add a note on what is left out."""
     from kubectl_gpushare.source.snapshot import Snapshot
 
     notes: list[str] = []

@@ -62,7 +62,6 @@ class Usage:
     devices: Mapping[str, tuple[GivenDevices, ...]] = dataclasses.field(default_factory=dict)
 
     def devices_of(self, node: str, uuid: str) -> tuple[GivenDevices, ...] | None:
-        """Return the fraction of a GPU that the kubelet gave to containers; None if unknown."""
         return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
@@ -109,7 +108,6 @@ def total(parts: Iterable[Used]) -> Used:
 
 
 def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Yield name, labels and value of every sample of these metrics; skips other lines."""
     for line in text.splitlines():
         match = re.fullmatch(_LINE, line)
         if match is None or match[1] not in names:

@@ -37,7 +37,6 @@ class Snapshot:
 
     @property
     def typical_of(self) -> TypicalOf:
-        """The mix of requests on a GPU with so many bytes; the default one without a profile."""
         return typical.by_default if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:

@@ -37,7 +37,6 @@ def age(seconds: float) -> str:
 
 
 def since(moment: str, *, now: float) -> str:
-    """Return the age of an RFC 3339 time; empty if there is none or it is invalid."""
     try:
         return age(now - codec.parse_time(moment)) if moment else ""
     except ValueError:
@@ -48,9 +47,7 @@ GATED = "Gated"
 
 
 def pod_state(manifest: pod.PodJson) -> str:
-    """Return `Running`, `Pending`, `Gated`, `Terminating`, or why a container is down: `CrashLoopBackOff`,
-    `OOMKilled`.
-    """
+    """Return `Running`, `Pending`, `Gated`, or why a container is down: `CrashLoopBackOff`, `OOMKilled`."""
     status = manifest.get("status") or {}
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "Terminating"
@@ -96,7 +93,6 @@ _COLUMNS = (
 
 
 def events_section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section, ...]:
-    """Return the newest Events, at most MAX_EVENTS, the oldest first; nothing if Events were not read."""
     if events is None:
         return ()
     recent = sorted(events, key=_moment)[-MAX_EVENTS:]
@@ -104,9 +100,7 @@ def events_section(events: Sequence[EventJson] | None, *, now: float) -> tuple[S
 
 
 def events_of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tuple[EventJson, ...] | None:
-    """Return the Events of a node that name this GPU, as agent and webhook do: by its UUID, its index or
-    `NODE/INDEX`.
-    """
+    """Return a node's Events that name this GPU, as agent and webhook do: by UUID, index or `NODE/INDEX`."""
     if events is None:
         return None
     named = re.compile(rf"{re.escape(gpu.uuid)}|\bGPU {gpu.index}\b|(?<![\w.-]){re.escape(name)}(?![\w/])")

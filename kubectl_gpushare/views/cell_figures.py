@@ -45,7 +45,6 @@ def memory(used_bytes: int, total_bytes: int) -> Cell:
 
 
 def _ratio(used: int, total: int, write: Callable[[int], str], style: str) -> Cell:
-    """Return `0.75/1` or `60Gi/80Gi` with its bar."""
     over = "bad" if used > total else ""
     return Cell(f"{write(used)}/{write(total)}", over, used / total if total else 0.0, over or style)
 
@@ -118,7 +117,6 @@ def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
 
 
 def by_usage(measured: Used | None) -> tuple[int, float]:
-    """Return used memory and compute to sort by; an unknown value sorts last."""
     return (-1, -1.0) if measured is None else (measured.memory_bytes, measured.compute_percent)
 
 

@@ -163,7 +163,6 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
 
 
 def _too_many(config: Config) -> str:
-    """Return why MPS cannot share any GPU between so many processes; empty if it can for some."""
     return next(
         (
             f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX_CLIENTS} processes can share a GPU by "
@@ -182,7 +181,6 @@ def effective(config: Config) -> dict[str, Any]:
 
 
 def summary(config: Config, settings: node_settings.NodeSettings) -> str:
-    """Return its effect: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
     entries = sharing.entries(config.sharing)
     shadowed = sharing.shadowed(entries)
     parts = [_shared(entry) for entry in entries if entry.path not in shadowed]

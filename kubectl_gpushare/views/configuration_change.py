@@ -33,9 +33,7 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
 
 
 def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan.ModePlan:
-    """Return the resulting modes of the node's GPUs, and all warnings. Raises ConfigError if the GPUs cannot have
-    them.
-    """
+    """Return the GPUs' modes, and all warnings. Raises ConfigError if the GPUs cannot have them."""
     if strict:
         config = restrictions.strict(config)
     settings = node_settings.effective(config, strict=strict)
@@ -96,9 +94,7 @@ def _gpu(gpu: Gpu) -> HardwareGpu:
 
 
 def text_of(text: str, entry: str) -> str:
-    """Return the configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises
-    ConfigError.
-    """
+    """Return the configuration, in a manifest that of the `entry`. Raises ConfigError."""
     manifest = config_sentences.read_manifest(text)
     return text if manifest is None else manifest.entry(entry)
 
@@ -130,7 +126,6 @@ class NodeEffect:
 def of_entries(
     nodes: Iterable[GpuNode], labels: Mapping[str, Labels], before: Entries, after: Entries
 ) -> list[NodeEffect]:
-    """Return the nodes for which other entries of the ConfigMap make a difference; `labels`: of each, by name."""
     known = sorted((node for node in nodes if node.name in labels), key=lambda node: gpu_summary.natural(node.name))
     return [
         _effect(node, followed)
@@ -144,7 +139,6 @@ def of_labels(node: GpuNode, after: Labels, entries: Entries) -> NodeEffect:
 
 
 def _followed(entries: Entries, labels: Labels) -> ActiveConfig | str:
-    """Return the configuration of a node with these labels, or why it has none."""
     label = config_choice.label_of(labels)
     built_in = config_choice.built_in(None, entries, label=label)
     if built_in is not None:

@@ -63,7 +63,6 @@ class NodeConfigState:
 
     @property
     def status(self) -> tuple[str, str, str]:
-        """A word, its style, and the sentence that belongs to it."""
         valid, pending = (self.node.condition(name) for name in (_VALID, _PENDING))
         if valid is not None and valid.status != "True":
             return ("Refused" if valid.status == "False" else "Unknown"), "bad", valid.message
@@ -98,7 +97,6 @@ def for_node(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries |
 
 
 def with_built_ins(entries: Entries) -> dict[str, str]:
-    """Return the entries that nodes can follow: the ConfigMap's, and those that are built in."""
     return {**{name: config.text for name, config in config_choice.BUILT_INS.items()}, **entries}
 
 
@@ -122,7 +120,6 @@ def table(states: Sequence[NodeConfigState]) -> Table:
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
-    """Return a row for each configuration: how many nodes use it, and what it does."""
     rows = [
         (name, str(sum(node.config == name for node in followers)), _what(text) + " (built in)" * (name not in entries))
         for name, text in sorted(with_built_ins(entries).items())
@@ -205,7 +202,6 @@ def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
 
 
 def _wanted(state: NodeConfigState) -> dict[str, str]:
-    """Return the wanted mode of each GPU, by UUID; empty if the configuration is unknown or invalid."""
     config = state.asked if state.asked is not None and state.asked.text else state.in_force
     if config is None:
         return {}

@@ -25,7 +25,6 @@ _COLUMNS = (
 
 
 def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
-    """Return the plan as a page; `kept`: sentences about GPUs that other runs cordoned."""
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
     missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
@@ -89,7 +88,6 @@ def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
 
 
 def _several(names: Sequence[str]) -> str:
-    """Return the first names and the number of the others: hundreds of pods may wait for the same reason."""
     more = len(names) - _MAX_NAMES
     shown = ", ".join(names[:_MAX_NAMES])
     return f"{shown} and {more} more" if more > 0 else shown

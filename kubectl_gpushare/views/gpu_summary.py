@@ -62,7 +62,6 @@ class GpuSummary:
 
     @property
     def shared(self) -> bool:
-        """Whether it exists and has the mode that takes shares by annotation."""
         return self.gpu.mode is Mode.FRACTIONAL and not self.gone
 
     @property
@@ -76,7 +75,6 @@ class GpuSummary:
 
     @property
     def exclusion(self) -> str:
-        """The exclusion label that a pod needs for a share of this GPU; empty if none."""
         return fragmentation.excludes(self.used)
 
     @property
@@ -101,7 +99,6 @@ class GpuSummary:
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """The GPU's problems, one word each, the worst first; empty if it is ready."""
         if self.gone:
             return ("Gone",)
         words = []
@@ -209,11 +206,10 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
 
 
 def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return `(shares, backfill reservations)` among the holders."""
     holds = tuple([holder for holder in used.holders if holder.is_backfill_reservation])
-    return tuple(
-        [holder for holder in used.holders if not holder.is_backfill_reservation]
-    ) if holds else used.holders, holds
+    if not holds:
+        return used.holders, holds
+    return tuple([holder for holder in used.holders if not holder.is_backfill_reservation]), holds
 
 
 def _gone(uuid: str) -> Gpu:
@@ -225,7 +221,6 @@ def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
 
 
 def add_up(gpus: Sequence[GpuSummary]) -> Sum:
-    """Return the sum of the GPUs; a pod on several GPUs counts once."""
     shared = [gpu for gpu in gpus if gpu.shared]
     fitting = [gpu for gpu in shared if gpu.largest]
     return Sum(
@@ -250,8 +245,15 @@ def natural(name: str) -> list[tuple[int, int | str]]:
 
 def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
     """Return the GPU of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
-    by_uuid = "/" not in name
-    matching = [gpu for gpu in gpus if _is(gpu, name, by_uuid=by_uuid)]
+
+    def matches(gpu: GpuSummary) -> bool:
+        if "/" in name:
+            return gpu.name == name
+        uuid = gpu.gpu.uuid
+        bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        return uuid == name or (len(name) >= _MIN_UUID and (uuid.startswith(name) or bare.startswith(name)))
+
+    matching = [gpu for gpu in gpus if matches(gpu)]
     if not matching:
         raise plugin_errors.KubectlNotFound(
             f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them'
@@ -262,17 +264,8 @@ def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
     return matching[0]
 
 
-def _is(gpu: GpuSummary, name: str, *, by_uuid: bool) -> bool:
-    if not by_uuid:
-        return gpu.name == name
-    bare = gpu.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
-    return gpu.gpu.uuid == name or (len(name) >= _MIN_UUID and (gpu.gpu.uuid.startswith(name) or bare.startswith(name)))
-
-
 def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
-    """Return a sentence such as `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the
-    typical 0.5 left; …`.
-    """
+    """Return a sentence such as `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have …`."""
     if not total.total_percent:
         return "no GPU takes shares by annotation"
     if not any(total.free):
@@ -282,7 +275,13 @@ def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
     text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
     if total.stranded_gpus >= 0.005:
         text += f", {total.fragmentation:.0%} of it stranded"
-    short = [gpu for gpu in all_gpus if gpu.shared and any(gpu.free) and _too_small(gpu)]
+    short = [
+        gpu
+        for gpu in all_gpus
+        if gpu.shared
+        and any(gpu.free)
+        and (gpu.free[0] < gpu.typical.compute * 100 or gpu.free[1] < gpu.typical.memory * gpu.gpu.memory_bytes)
+    ]
     if short:
         size = quantity.format_compute(round(short[0].typical.compute * 100))
         have = "has" if len(short) == 1 else "have"
@@ -294,17 +293,11 @@ def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
     return text
 
 
-def _too_small(gpu: GpuSummary) -> bool:
-    percent, memory_bytes = gpu.free
-    return percent < gpu.typical.compute * 100 or memory_bytes < gpu.typical.memory * gpu.gpu.memory_bytes
-
-
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ledger_problems(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> list[str]:
-    """Return sentences about the nodes; `gpus`: those of their GPUs that are shown."""
     # The ledger's rules are checked only for suspicious nodes: there may be thousands.
     suspects = {gpu.node for gpu in gpus if gpu.gone or gpu.over_committed}
     return [sentence for node in nodes for sentence in _problems_of_node(node, suspected=node.name in suspects)]

@@ -88,7 +88,6 @@ def document(gpus: Sequence[GpuSummary]) -> Document:
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
-    """Return the named GPUs, or all; with -n, those that pods of the namespace share."""
     gpus = [
         gpu
         for gpu in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
@@ -175,7 +174,6 @@ def _row(summary: GpuSummary, *, with_used: bool) -> Row:
 
 
 def _pods(gpu: GpuSummary) -> int:
-    """Return the number of pods on the GPU: from the ledger, else from the kubelet as the agent reports it."""
     return len(gpu.holders) or len({(given.namespace, given.pod) for given in gpu.devices or ()})
 
 

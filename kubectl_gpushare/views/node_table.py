@@ -17,7 +17,6 @@ from kubectl_gpushare.options import Options
 from kubectl_gpushare.output.values import (
     NONE,
     UNKNOWN,
-    Cell,
     Column,
     Document,
     Listing,
@@ -63,7 +62,6 @@ class NodeRow:
 
     @property
     def measured(self) -> list[Used | None]:
-        """The use of each of its GPUs that takes shares by annotation."""
         return [gpu.measured for gpu in self.gpus if gpu.shared]
 
     @property
@@ -76,11 +74,8 @@ class NodeRow:
     def statuses(self) -> tuple[str, ...]:
         """Its problems, one word each: of the node, of its conditions, then of its GPUs and its ledger."""
         words = [self.unavailable.word] if self.unavailable else []
-        words += [
-            condition.trouble
-            for condition in self.node.conditions
-            if condition.trouble and condition.trouble not in words
-        ]
+        troubles = [condition.trouble for condition in self.node.conditions if condition.trouble]
+        words += [word for word in troubles if word not in words]
         if not self.node.gpus:
             words.append("NoGPUs")
         counts = collections.Counter(word for gpu in self.gpus for word in gpu.statuses if word not in words)
@@ -91,7 +86,6 @@ class NodeRow:
 
     @property
     def reason(self) -> str:
-        """The first sentence about its problems; empty if it has none."""
         said = [self.unavailable.sentence] if self.unavailable else []
         said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
         said += gpu_summary.ledger_problems([self.node], self.gpus)
@@ -137,7 +131,11 @@ def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0)
     gpus = [gpu for row in rows for gpu in row.gpus]
     total = gpu_summary.add_up(gpus)
     lines = [_row(row, now, with_used=with_used) for row in rows]
-    totals = _totals(len(rows), total, [part for row in rows for part in row.measured] if with_used else None)
+    totals = {
+        "GPUS": str(total.gpus),
+        "MODEL": f"{len(rows)}-{'node' if len(rows) == 1 else 'nodes'}",
+        **cell_figures.sum_cells(total, [part for row in rows for part in row.measured] if with_used else None),
+    }
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
     return Table(columns, lines, totals, gpu_summary.free_sentence(gpus, total), "nodes")
 
@@ -183,23 +181,21 @@ def item(row: NodeRow) -> dict[str, Any]:
 
 
 def models(gpus: Iterable[GpuSummary]) -> str:
-    """Return `A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
     return mixed(cell_figures.model(gpu.gpu) for gpu in gpus if not gpu.gone)
 
 
 def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
     total = row.total
+    allocated = [cell_figures.unknown()] * 2
+    if total.total_percent:
+        compute = cell_figures.compute(total.request_percent, total.total_percent)
+        allocated = [compute, cell_figures.memory(total.memory_bytes, total.total_memory_bytes)]
     return (
         row.node.name,
         str(total.gpus),
         models(row.gpus),
         mixed(gpu.gpu.mode.value for gpu in row.gpus if not gpu.gone),
-        cell_figures.compute(total.request_percent, total.total_percent)
-        if total.total_percent
-        else cell_figures.unknown(),
-        cell_figures.memory(total.memory_bytes, total.total_memory_bytes)
-        if total.total_percent
-        else cell_figures.unknown(),
+        *allocated,
         *(cell_figures.used(row.used, total.memory_bytes, len(row.measured)) if with_used else ()),
         str(total.pods),
         cell_figures.free(*total.free),
@@ -210,14 +206,6 @@ def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
         plain(row.node.config),
         sentence(row.reason),
     )
-
-
-def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
-    return {
-        "GPUS": str(total.gpus),
-        "MODEL": f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
-        **cell_figures.sum_cells(total, used),
-    }
 
 
 def mixed(words: Iterable[str]) -> str:

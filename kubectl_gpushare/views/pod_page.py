@@ -43,7 +43,7 @@ class DescribedPod:
 
     @property
     def placement(self) -> str:
-        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, `NotOurs`, or `Unknown` if its GPUNode may not be read."""
+        """Return where the pod is, or why it is nowhere. refusal: why it fits nowhere, if it has no reason yet."""
         if not self.ours:
             return "NotOurs"
         if self.entry is not None:
@@ -56,7 +56,6 @@ class DescribedPod:
 
 
 def node_name(manifest: pod.PodJson) -> str:
-    """Return the node of its allocation, by its annotation; empty if it has none."""
     return pod.annotations_of(manifest).get(contract.NODE, "")
 
 
@@ -185,7 +184,6 @@ def placement(described: DescribedPod, refusal: str = "") -> str:
 
 
 def _resize(described: DescribedPod) -> Page:
-    """Return the pod's current amounts, and why they are not the requested ones; empty if they are."""
     if described.owner is None or described.entry is None:
         return ()
     waits = resize.pending(described.manifest, described.owner, described.entry)
@@ -208,7 +206,6 @@ def _reason(described: DescribedPod) -> str:
 
 
 def requested(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
-    """Return what the pod asks for, and what is invalid about it, as sentences."""
     try:
         parsed = request.parse(manifest)
     except errors.RequestError as error:
@@ -233,10 +230,8 @@ def _annotations(manifest: pod.PodJson) -> Iterable[str]:
 
 def _problems(described: DescribedPod) -> list[str]:
     """Return sentences about contradictions between pod and ledger, and about the state of its GPUs."""
-    annotations, labels = (
-        pod.annotations_of(described.manifest),
-        (described.manifest.get("metadata") or {}).get("labels") or {},
-    )
+    annotations = pod.annotations_of(described.manifest)
+    labels = (described.manifest.get("metadata") or {}).get("labels") or {}
     sentences = []
     if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
         sentences.append(

@@ -63,7 +63,6 @@ class RightsizeListing:
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
-        """Return sentences: the total that the suggestions free, and the number of shares without one."""
         sentences = []
         changes = sum(suggestion.wanted is not None for suggestion in self.suggestions)
         whole = rightsizing.total(rightsizing.freed(self.suggestions).values())
@@ -145,7 +144,6 @@ def _totals(suggestions: Sequence[Suggestion]) -> dict[str, str | Cell]:
 
 
 def _all(suggestion: Suggestion, size: Size) -> Size:
-    """Return the size on all GPUs of the share together."""
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 
@@ -226,7 +224,6 @@ def as_annotations(wanted: Size) -> dict[str, str]:
 
 
 def container_of(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
-    """Return the container whose own annotations ask for the share; empty if the pod's annotations do."""
     if len(suggestion.containers) != 1:
         return ""
     name = suggestion.containers[0]

@@ -97,7 +97,6 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
 
 
 def _end(manifest: pod.PodJson) -> str:
-    """Return how the pod ended, in the kubelet's words, and which controller recreates it."""
     status = manifest.get("status") or {}
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
     is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
@@ -173,7 +172,6 @@ def _place(miss: Rejected) -> str:
 
 
 def _held(described_pod: described.DescribedPod) -> str:
-    """Return the pod's GPUs in the form in which `world.gpus` names a placement."""
     if described_pod.owner is None or described_pod.entry is None:
         return ""
     known = described_pod.owner.gpu_by_uuid()
