@@ -119,7 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        _complain(_lowered(error.format_message()) + _hint(error))
+        said = error.format_message()
+        first = said[:1] if said[:2].isupper() else said[:1].lower()  # NAME stays as it is
+        hint = ""
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
+            hint = f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
+        _complain(f"{first}{said[1:].removesuffix('.')}{hint}")
         if isinstance(error, click.UsageError) and error.ctx is not None:
             print(f"See '{error.ctx.command_path} --help' for usage.", file=sys.stderr)
         return 1
@@ -167,12 +172,6 @@ def _file_problem(words: Sequence[str], error: Exception) -> str:
     return "; or ".join(problems)
 
 
-def _hint(error: click.ClickException) -> str:
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
-        return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
-    return ""
-
-
 def _prepare() -> None:
     """Let standard output and standard error accept any character: names and messages may contain any."""
     for name in ("stdout", "stderr"):
@@ -186,8 +185,3 @@ def _prepare() -> None:
 def _complain(sentence: str) -> None:
     # The sentence may quote text from the cluster: keep it on one line and without control characters.
     print(f"error: {printable.replaced(' '.join(sentence.split()))}", file=sys.stderr)
-
-
-def _lowered(sentence: str) -> str:
-    first = sentence[:1] if sentence[:2].isupper() else sentence[:1].lower()  # NAME stays as it is
-    return first + sentence[1:].removesuffix(".")

@@ -48,7 +48,10 @@ def draw(
         max([len(table.columns[index].header) if headers else 0, *(len(_text(cell)) for cell in column)])
         for index, column in zip(columns, cells, strict=True)
     ]
-    with_bar = [place.interactive and any(_has_bar(cell) for cell in column) for column in cells]
+    with_bar = [
+        place.interactive and any(isinstance(cell, Cell) and cell.bar is not None for cell in column)
+        for column in cells
+    ]
     fit = _fit([table.columns[index] for index in columns], natural, with_bar, place.columns)
     ellipsis = "…" if place.unicode else "~"
     decided = [(table.columns[columns[slot]], most) for slot, most in zip(fit.shown, fit.most, strict=True)]
@@ -208,10 +211,6 @@ def _text(cell: str | Cell) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _has_bar(cell: str | Cell) -> bool:
-    return isinstance(cell, Cell) and cell.bar is not None
-
-
 _PLAIN_WIDTH = 80
 _WIDEST_PICTURE = 50
 _NARROWEST_PICTURE = 10
@@ -291,16 +290,12 @@ def picture(block: Picture, width: int, place: Terminal) -> str:
         start, end = end, round(held / whole * width)
         if amount and end == start < width:
             end += 1  # a small amount still shows
-        drawn.append(_tenant_part(letter(position), position, end - start, place))
+        name, part = letter(position), end - start
+        centred = f"{name:^{part}}" if part else ""
+        drawn.append(terminal.tenant(centred, position, on=True) if place.colours else name * part)
     free = ("·" if place.unicode else ".") * (width - end)
     caption = terminal.paint(block.caption, "bad" if block.over else "", on=place.colours)
     return f"[{''.join(drawn)}{terminal.paint(free, 'dim', on=place.colours)}]  {caption}"
-
-
-def _tenant_part(name: str, position: int, width: int, place: Terminal) -> str:
-    if not place.colours:
-        return name * width
-    return terminal.tenant(f"{name:^{width}}" if width else "", position, on=True)
 
 
 def _room(used: int, place: Terminal) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TextIO
 
 from gpushare import printable
@@ -50,7 +50,9 @@ def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]
     drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
     if not place.interactive or options.no_headers:
         return drawn
-    top = [terminal.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
+    sentences = filter(None, (table.caption, f"not shown at this width: {', '.join(left_out)}" if left_out else ""))
+    caption = [line for sentence in sentences for line in terminal.wrapped(sentence, place)]
+    top = [terminal.paint(line, "dim", on=place.colours) for line in caption]
     return [*top, *([""] if top else []), *drawn]
 
 
@@ -109,15 +111,12 @@ def _flat(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield prefix + key, ",".join(":".join(map(str, _parts(element))) for element in value)
+            parts = (element.values() if isinstance(element, dict) else (element,) for element in value)
+            yield prefix + key, ",".join(":".join(map(str, part)) for part in parts)
         elif isinstance(value, bool):
             yield prefix + key, str(value).lower()
         else:
             yield prefix + key, value
-
-
-def _parts(element: Any) -> Iterable[Any]:
-    return element.values() if isinstance(element, dict) else (element,)
 
 
 DOCUMENTS: Mapping[str, Callable[[Mapping[str, Any], TextIO], None]] = {"json": write_json, "yaml": write_yaml}
@@ -127,11 +126,6 @@ WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
     "csv": _csv,
     "name": lambda listing, stream: write_words(listing.names(), stream),
 }
-
-
-def _caption(table: Table, place: terminal.Terminal, left_out: Sequence[str]) -> list[str]:
-    sentences = [table.caption, f"not shown at this width: {', '.join(left_out)}" if left_out else ""]
-    return [line for sentence in sentences if sentence for line in terminal.wrapped(sentence, place)]
 
 
 _INDENT = "    "  # kubectl's

@@ -118,6 +118,12 @@ def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
     return (Field(key, said, style),) if said else ()
 
 
+def section(title: str, blocks: Iterable[Block], style: str = "") -> tuple[Section, ...]:
+    """Return a section; nothing if it has no blocks."""
+    said = tuple(blocks)
+    return (Section(title, said, style),) if said else ()
+
+
 def letter(position: int) -> str:
     letters = string.ascii_letters
     return letters[position] if position < len(letters) else "#"

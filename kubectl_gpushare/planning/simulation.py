@@ -1,6 +1,4 @@
-"""Simulates pods that arrive and end, placed by the webhook's placement code; waiting pods are retried when one
-ends.
-"""
+"""Simulates pods that arrive and end, placed by the webhook's placement code; each end lets waiting pods try again."""
 
 from __future__ import annotations
 

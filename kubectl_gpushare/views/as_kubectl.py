@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare import codec, contract, pod
@@ -55,9 +55,8 @@ def pod_state(manifest: pod.PodJson) -> str:
         return GATED
     if status.get("reason"):
         return str(status["reason"])
-    for container in _container_statuses(status):
-        reason = _not_running(container.get("state") or {})
-        if reason:
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if reason := _not_running(container.get("state") or {}):
             return reason
     return str(status.get("phase") or "Pending")
 
@@ -74,10 +73,6 @@ def _not_running(state: Mapping[str, Any]) -> str:
     if terminated.get("exitCode"):
         return str(terminated.get("reason") or f"ExitCode:{terminated['exitCode']}")
     return str(waiting.get("reason") or "")
-
-
-def _container_statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
 
 
 MAX_EVENTS = 10
@@ -136,13 +131,8 @@ def _event_row(event: EventJson, now: float) -> tuple[str | Cell, ...]:
 def _moment(event: EventJson) -> str:
     series = event.get("series") or {}
     metadata = event.get("metadata") or {}
-    times = (
-        series.get("lastObservedTime"),
-        event.get("lastTimestamp"),
-        event.get("eventTime"),
-        metadata.get("creationTimestamp"),
-    )
-    return next((str(moment) for moment in times if moment), "")
+    seen = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return str(seen or metadata.get("creationTimestamp") or "")
 
 
 def _count(event: EventJson) -> int:

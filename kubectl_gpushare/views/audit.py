@@ -6,19 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import quantity
-from kubectl_gpushare.output.values import (
-    NONE,
-    UNKNOWN,
-    Cell,
-    Column,
-    Document,
-    Listing,
-    Row,
-    Table,
-    list_document,
-    plain,
-    sentence,
-)
+from kubectl_gpushare.output import values
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.planning.auditing import UNLIMITED, Amounts, AuditState, AuditVerdict, ShareVerdict, Stray
 
 _GPU, _POD = Column("GPU", least=8, middle=True), Column("POD", least=10, middle=True)
@@ -142,7 +131,7 @@ def _used(share: ShareVerdict) -> str:
 
 
 def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> Document:
-    return list_document(
+    return values.list_document(
         "AuditList",
         [_share_document(share, names) for share in verdict.shares],
         processes=[_process_document(stray, names) for stray in verdict.strays],

@@ -154,16 +154,7 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
     mig = feasibility.without_node(config.mig)
-    problem = mig.problem or _too_many(config) or (mig.unknown[0] if is_for_known_gpus and mig.unknown else "")
-    if problem:
-        return Checked(name, problem=problem)
-    shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
-    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
-    return Checked(name, summary(config, settings), warnings=warnings)
-
-
-def _too_many(config: Config) -> str:
-    return next(
+    too_many = next(
         (
             f"{entry.path}.replicas {entry.replicas}: at most {mps_clients.MAX_CLIENTS} processes can share a GPU by "
             "MPS"
@@ -172,6 +163,12 @@ def _too_many(config: Config) -> str:
         ),
         "",
     )
+    problem = mig.problem or too_many or (mig.unknown[0] if is_for_known_gpus and mig.unknown else "")
+    if problem:
+        return Checked(name, problem=problem)
+    shadowed = sharing.shadowed(sharing.entries(config.sharing)).values()
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
+    return Checked(name, summary(config, settings), warnings=warnings)
 
 
 def effective(config: Config) -> dict[str, Any]:

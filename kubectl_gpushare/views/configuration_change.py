@@ -105,22 +105,10 @@ Entries = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeEffect:
-    """A node that would follow another configuration: its name, or the `problem` why the node would follow none.
+    """A node that would follow another configuration, in lines; or the `problem` why the node would follow none."""
 
-    changes: a line per GPU; they are missing if the node cannot have that configuration.
-    """
-
-    node: str
-    config: str
-    changes: tuple[str, ...] = ()
+    lines: tuple[str, ...]
     problem: str = ""
-
-    def lines(self) -> Iterator[str]:
-        if self.problem:
-            yield f"warning: {self.node} would stay as it is: {self.problem}"
-            return
-        yield f"{self.node} would follow {self.config}:"
-        yield from (f"  {change}" for change in self.changes)
 
 
 def of_entries(
@@ -151,10 +139,11 @@ def _followed(entries: Entries, labels: Labels) -> ActiveConfig | str:
 
 
 def _effect(node: GpuNode, followed: ActiveConfig | str) -> NodeEffect:
-    if isinstance(followed, str):
-        return NodeEffect(node.name, "", problem=followed)
     try:
-        changes = tuple(lines(node, followed.text))
+        if isinstance(followed, ActiveConfig):
+            changes = [f"  {change}" for change in lines(node, followed.text)]
+            return NodeEffect((f"{node.name} would follow {followed.name}:", *changes))
+        problem = followed
     except errors.ConfigError as error:
-        return NodeEffect(node.name, followed.name, problem=str(error))
-    return NodeEffect(node.name, followed.name, changes)
+        problem = str(error)
+    return NodeEffect((f"warning: {node.name} would stay as it is: {problem}",), problem)

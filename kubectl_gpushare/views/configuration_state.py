@@ -9,21 +9,19 @@ from typing import Any
 from gpushare import contract, errors
 from gpushare.config import config_choice, config_file
 from gpushare.config.config_choice import ActiveConfig
-from gpushare.gpu import Gpu
 from gpushare.gpunode import GpuNode
+from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
     NONE,
     UNKNOWN,
     Cell,
     Column,
-    Document,
     Page,
-    Row,
     Section,
     Table,
     field,
-    list_document,
     plain,
+    section,
     sentence,
 )
 from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary, node_table
@@ -102,6 +100,14 @@ def with_built_ins(entries: Entries) -> dict[str, str]:
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
     word, style, message = state.status
+    if state.in_force is not None:
+        says = _what(state.in_force.text)
+    elif state.has_none:
+        says = "nothing: the node offers no GPU"
+    elif word == "Refused":
+        says = "what its agent has kept: it does not follow the ConfigMap as that is now"
+    else:
+        says = UNKNOWN
     return (
         *field("Name", state.node.name),
         *field("In Force", "nothing" if state.has_none else state.node.config or "no entry: the empty configuration"),
@@ -109,9 +115,9 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
         *field("Because", state.why),
         *field("Status", word, style=style),
         *field("Reason", message),
-        *field("It Says", _says(state)),
+        *field("It Says", says),
         Section("GPUs", (_gpus(state),) if state.node.gpus else (NONE,)),
-        *((Section("Not Shown", tuple(notes), "warn"),) if notes else ()),
+        *section("Not Shown", notes, "warn"),
     )
 
 
@@ -139,8 +145,8 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
     )
 
 
-def document(states: Sequence[NodeConfigState], entries: Entries | None) -> Document:
-    return list_document(
+def document(states: Sequence[NodeConfigState], entries: Entries | None) -> values.Document:
+    return values.list_document(
         "ConfigurationList",
         (_item(state) for state in states),
         configurations=None if entries is None else [{"name": name, "text": text} for name, text in entries.items()],
@@ -168,37 +174,19 @@ def _followed(labels: Mapping[str, str], entries: Entries | None) -> tuple[Activ
     return ActiveConfig(name, entries.get(name, "")), why
 
 
-def _says(state: NodeConfigState) -> str:
-    if state.in_force is not None:
-        return _what(state.in_force.text)
-    if state.has_none:
-        return "nothing: the node offers no GPU"
-    if state.status[0] == "Refused":
-        return "what its agent has kept: it does not follow the ConfigMap as that is now"
-    return UNKNOWN
-
-
 def _what(text: str) -> str:
     checked = next(config_sentences.checked("", text))
     return checked.summary or f"nothing, as it would be refused: {checked.problem}"
 
 
 def _gpus(state: NodeConfigState) -> Table:
-    wanted = _wanted(state)
-    rows = [_gpu_row(state.node, gpu, wanted) for gpu in sorted(state.node.gpus, key=lambda gpu: gpu.index)]
+    wanted, rows = _wanted(state), []
+    for gpu in sorted(state.node.gpus, key=lambda gpu: gpu.index):
+        changes = gpu.pending_mode is not None
+        later = wanted.get(gpu.uuid, "") or str(gpu.pending_mode if changes else gpu.mode)
+        why = sentence(gpu_summary.why_not_yet(state.node, gpu)) if changes else NONE
+        rows.append((str(gpu.index), gpu.model, gpu.mode.value, Cell(later, "warn" if changes else ""), why))
     return Table(_GPU_COLUMNS, rows)
-
-
-def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
-    later = wanted.get(gpu.uuid, "") or (str(gpu.pending_mode) if gpu.pending_mode else "")
-    changes = gpu.pending_mode is not None
-    return (
-        str(gpu.index),
-        gpu.model,
-        gpu.mode.value,
-        Cell(later or ("" if changes else gpu.mode.value), "warn" if changes else ""),
-        sentence(gpu_summary.why_not_yet(node, gpu)) if changes else NONE,
-    )
 
 
 def _wanted(state: NodeConfigState) -> dict[str, str]:
@@ -212,17 +200,11 @@ def _wanted(state: NodeConfigState) -> dict[str, str]:
     return {uuid: str(assignment) for uuid, assignment in plan.assignments.items()}
 
 
-def _row(state: NodeConfigState) -> Row:
+def _row(state: NodeConfigState) -> values.Row:
     word, style, message = state.status
     modes = [gpu.mode.value for gpu in state.node.gpus]
-    return (
-        state.node.name,
-        plain(state.node.config),
-        Cell(word, style),
-        str(len(modes)),
-        node_table.mixed(modes),
-        sentence(message),
-    )
+    place = (state.node.name, plain(state.node.config), Cell(word, style))
+    return (*place, str(len(modes)), node_table.mixed(modes), sentence(message))
 
 
 def _item(state: NodeConfigState) -> dict[str, Any]:

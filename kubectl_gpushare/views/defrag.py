@@ -8,7 +8,7 @@ from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.plan import DefragPlan, DefragStep, Move
 from gpushare.fragmentation import Fragmentation
-from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field
+from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field, section
 from kubectl_gpushare.views import cell_figures
 
 _MAX_NAMES = 3  # pods named for one reason; documents name all
@@ -27,7 +27,6 @@ _COLUMNS = (
 def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
-    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
     return (
         *field("Now", _state(plan.before)),
         *field("Then", _state(plan.after) if moves else "as now: nothing is moved"),
@@ -36,7 +35,7 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
         Section(f"Moves ({len(rows)})", (Table(_COLUMNS, rows),) if rows else (NONE,)),
         *field("Never Moved", *(f"{_pods(count)}: {reason}" for reason, count in plan.fixed)),
         *field("Cordoned", *kept, style="warn"),
-        *missing,
+        *section("Not Looked At", notes, "warn"),
     )
 
 
@@ -127,10 +126,7 @@ def _move(move: Move) -> Document:
 
 def _state(fragmentation: Fragmentation) -> str:
     memory = quantity.format_bytes(fragmentation.largest_memory_bytes)
-    largest = (
-        f"{quantity.format_compute(fragmentation.largest_percent)} with {memory}"
-        if fragmentation.largest_memory_bytes
-        else "none"
-    )
+    size = f"{quantity.format_compute(fragmentation.largest_percent)} with {memory}"
+    largest = size if fragmentation.largest_memory_bytes else "none"
     stranded, free = map(cell_figures.gpus, (fragmentation.stranded_gpus, fragmentation.free_gpus))
     return f"{stranded} of {free} free GPUs stranded ({fragmentation.ratio:.0%}); largest single share {largest}"

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 from gpushare import codec, quantity
 from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
     NONE,
     UNKNOWN,
     Block,
     Cell,
     Column,
-    Document,
     Page,
     Section,
     Table,
     field,
+    section,
     sentence,
 )
 from kubectl_gpushare.source.live_usage import GivenDevices
@@ -46,7 +47,7 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
         blocks += [gpu_line(gpu), *(tenants.pictures(gpu, order) if gpu.shared or gpu.used.holders else ())]
     return (
         *field("Name", described.name),
-        *_problems(gpu_summary.ledger_problems([described], row.gpus)),
+        *section("Problems", gpu_summary.ledger_problems([described], row.gpus), "bad"),
         *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
         *field("Reason", row.unavailable.sentence if row.unavailable else "", style="warn"),
         *field("Age", as_kubectl.since(described.created, now=now)),
@@ -58,7 +59,7 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
         Section("GPUs", tuple(blocks) or (NONE,)),
         Section("Shares", (shares,) if shares.rows else (NONE,)),
         *as_kubectl.events_section(snapshot.events, now=now),
-        *_notes(snapshot),
+        *section("Not Shown", snapshot.notes, "warn"),
     )
 
 
@@ -71,7 +72,7 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
     labels = sorted({holder.labels.exclusion for holder in gpu.used.holders if holder.labels.exclusion})
     return (
         *field("Name", gpu.name),
-        *_problems(gpu_summary.ledger_problems_of(owner, gpu)),
+        *section("Problems", gpu_summary.ledger_problems_of(owner, gpu), "bad"),
         *field("Status", ", ".join(gpu.statuses) or "Ready", style=cell_figures.status(gpu.statuses).style),
         *field("Reason", gpu.reason, style="warn" if device.healthy else "bad"),
         *field("Cordoned", str(gpu.note)),
@@ -91,11 +92,11 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
         Section("Tenants", (*tenants.pictures(gpu, order), shares) if shares.rows else _devices(gpu, snapshot)),
         *as_kubectl.events_section(as_kubectl.events_of_gpu(snapshot.events, device, gpu.name), now=now),
-        *_notes(snapshot),
+        *section("Not Shown", snapshot.notes, "warn"),
     )
 
 
-def node_document(described: GpuNode, snapshot: Snapshot) -> Document:
+def node_document(described: GpuNode, snapshot: Snapshot) -> values.Document:
     row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     index = tenants.Pods.from_snapshot(snapshot)
     return {
@@ -108,7 +109,7 @@ def node_document(described: GpuNode, snapshot: Snapshot) -> Document:
     }
 
 
-def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> Document:
+def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> values.Document:
     return {
         **gpu_table.item(gpu),
         "problems": gpu_summary.ledger_problems_of(owner, gpu),
@@ -138,14 +139,6 @@ def _devices(gpu: GpuSummary, snapshot: Snapshot) -> tuple[Block, ...]:
         return (UNKNOWN,)
     rows = [(f"{one.namespace}/{one.pod}", one.container, f"{one.count} {one.resource}") for one in given or ()]
     return (Table(_DEVICES, rows),) if rows else (NONE,)
-
-
-def _problems(sentences: Sequence[str]) -> tuple[Section, ...]:
-    return (Section("Problems", tuple(sentences), "bad"),) if sentences else ()
-
-
-def _notes(snapshot: Snapshot) -> tuple[Section, ...]:
-    return (Section("Not Shown", snapshot.notes, "warn"),) if snapshot.notes else ()
 
 
 def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section, ...]:

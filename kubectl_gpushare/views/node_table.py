@@ -14,18 +14,8 @@ from gpushare.typical import TypicalOf
 from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output.values import (
-    NONE,
-    UNKNOWN,
-    Column,
-    Document,
-    Listing,
-    Row,
-    Table,
-    list_document,
-    plain,
-    sentence,
-)
+from kubectl_gpushare.output import values
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -143,7 +133,7 @@ def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0)
 def document(rows: Sequence[NodeRow]) -> Document:
     total = gpu_summary.add_up([gpu for row in rows for gpu in row.gpus])
     items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
-    return list_document("NodeList", items, totals=cell_figures.sum_document(total))
+    return values.list_document("NodeList", items, totals=cell_figures.sum_document(total))
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:

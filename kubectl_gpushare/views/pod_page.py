@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 from gpushare import contract, errors, pod, quantity, request
 from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.placement import explanation
-from kubectl_gpushare.output.values import Block, Document, Page, Section, field, letter
+from kubectl_gpushare.output.values import Block, Document, Page, Section, field, letter, section
 from kubectl_gpushare.source import inputs
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, gpu_summary, resize, tenants
@@ -81,7 +80,7 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     if not described.ours:
         return (
             *head,
-            *_section("Problems", filter(None, [inputs.misspelt(described.manifest)]), "bad"),
+            *section("Problems", filter(None, [inputs.misspelt(described.manifest)]), "bad"),
             *field("GPU Share", _NOT_OURS),
         )
     started = as_kubectl.pod_started(described.manifest)
@@ -89,7 +88,7 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     wanted, wrong = requested(described.manifest)
     return (
         *head,
-        *_section("Problems", (*wrong, *_problems(described)), "bad"),
+        *section("Problems", (*wrong, *_problems(described)), "bad"),
         *field("Since", f"{started} ({age})" if age else ""),
         *field("Placement", placement(described), style="warn" if described.placement != "Placed" else ""),
         *field("Reason", _reason(described) if described.entry is None else ""),
@@ -98,7 +97,7 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
         *field("Annotations", *_annotations(described.manifest)),
         *(_shares(described, described.entry, snapshot, now) if described.entry else ()),
         *as_kubectl.events_section(snapshot.events, now=now),
-        *_section("Not Shown", snapshot.notes, "warn"),
+        *section("Not Shown", snapshot.notes, "warn"),
     )
 
 
@@ -266,8 +265,3 @@ def unbound(manifest: pod.PodJson) -> str:
     if scheduler in {"", "default-scheduler"} or contract.SCHEDULING_GATE in pod.gates(manifest):
         return ""
     return f"the scheduler {errors.quoted(scheduler)} of its spec.schedulerName has not bound it: does it run?"
-
-
-def _section(title: str, blocks: Iterable[str], style: str) -> tuple[Section, ...]:
-    said: tuple[Any, ...] = tuple(blocks)
-    return (Section(title, said, style),) if said else ()

@@ -10,18 +10,8 @@ from gpushare import codec, contract, ledger, pod, quantity
 from gpushare.allocation import Allocation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output.values import (
-    NONE,
-    UNKNOWN,
-    Cell,
-    Column,
-    Document,
-    Listing,
-    Row,
-    Table,
-    list_document,
-    sentence,
-)
+from kubectl_gpushare.output import values
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, sentence
 from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
@@ -119,7 +109,7 @@ def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_u
 
 
 def document(rows: Sequence[PodRow]) -> Document:
-    return list_document("PodList", map(item, rows))
+    return values.list_document("PodList", map(item, rows))
 
 
 def item(row: PodRow) -> dict[str, Any]:

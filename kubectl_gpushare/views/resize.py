@@ -93,6 +93,14 @@ def _suffix(manifest: pod.PodJson, container: str) -> str:
 
 
 def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
+    verdict = "it holds that already"
+    if plan.entry.shares != plan.desired:
+        verdict = {
+            ResizeCause.NOTHING: "yes, at once",
+            ResizeCause.ROOM: f"no: {plan.waits_for}",
+            ResizeCause.AGENT: "yes, if no more memory than that is in use",
+            ResizeCause.USE: f"not yet: {plan.waits_for}",
+        }[plan.cause]
     used = ledger.use(plan.node)
     free = [
         f"{plan.node.name}/{gpu.index}: {quantity.format_compute(max(0, 100 - used[gpu.uuid].request_percent))} GPU "
@@ -105,7 +113,7 @@ def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
         *field("Holds", resizing.amounts(plan.entry.shares)),
         *field("Would Hold", resizing.amounts(plan.desired)),
         *field("Free Beside It", *free),
-        *field("Fits", *_verdict(plan), style="bad" if plan.cause is ResizeCause.ROOM else "good"),
+        *field("Fits", verdict, style="bad" if plan.cause is ResizeCause.ROOM else "good"),
         *field("Annotations", *(f'{key}: "{value}"' for key, value in plan.changes.items())),
     )
 
@@ -123,17 +131,6 @@ def document(manifest: pod.PodJson, plan: ResizePlan) -> Document:
         "waitsFor": plan.cause.value,
         "reason": plan.waits_for,
     }
-
-
-def _verdict(plan: ResizePlan) -> tuple[str, ...]:
-    if plan.entry.shares == plan.desired:
-        return ("it holds that already",)
-    return {
-        ResizeCause.NOTHING: ("yes, at once",),
-        ResizeCause.ROOM: (f"no: {plan.waits_for}",),
-        ResizeCause.AGENT: ("yes, if no more memory than that is in use",),
-        ResizeCause.USE: (f"not yet: {plan.waits_for}",),
-    }[plan.cause]
 
 
 def _share(share: GivenShare) -> Document:

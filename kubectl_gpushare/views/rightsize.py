@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import contract, pod, quantity
@@ -54,7 +54,18 @@ class RightsizeListing:
 
     def table(self) -> Table:
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
-        whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
+        held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in self.suggestions)
+        wanted = rightsizing.total(
+            _all(suggestion, suggestion.wanted or suggestion.held) for suggestion in self.suggestions
+        )
+        totals = {
+            "GPUS": _shares(len(self.suggestions)).replace(" ", "-"),
+            "REQUEST": quantity.format_compute(held.request_percent),
+            "NEW-REQUEST": quantity.format_compute(wanted.request_percent),
+            "MEMORY": quantity.format_bytes(held.memory_bytes),
+            "NEW-MEMORY": quantity.format_bytes(wanted.memory_bytes),
+        }
+        whole = Table(COLUMNS, rows, totals, what="pods that hold shares")
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
@@ -88,7 +99,15 @@ class RightsizeListing:
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
-        return commands(self.suggestions, self.manifests)
+        for suggestion in self.suggestions:
+            if suggestion.wanted is None:
+                continue
+            words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
+            container = container_of(suggestion, self.manifests)
+            words += ["-c", container] if container else []
+            for key, value in as_annotations(suggestion.wanted).items():
+                words += [f"--{key.removeprefix(contract.PREFIX)}", value]
+            yield shlex.join(words)
 
     def document(self) -> Document:
         sums = rightsizing.freed(self.suggestions)
@@ -129,18 +148,6 @@ def _change(held: int, wanted: int, text: Callable[[int], str]) -> str | Cell:
     if wanted == held:
         return NONE
     return Cell(text(wanted), "good" if wanted < held else "warn")
-
-
-def _totals(suggestions: Sequence[Suggestion]) -> dict[str, str | Cell]:
-    held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in suggestions)
-    wanted = rightsizing.total(_all(suggestion, suggestion.wanted or suggestion.held) for suggestion in suggestions)
-    return {
-        "GPUS": _shares(len(suggestions)).replace(" ", "-"),
-        "REQUEST": quantity.format_compute(held.request_percent),
-        "NEW-REQUEST": quantity.format_compute(wanted.request_percent),
-        "MEMORY": quantity.format_bytes(held.memory_bytes),
-        "NEW-MEMORY": quantity.format_bytes(wanted.memory_bytes),
-    }
 
 
 def _all(suggestion: Suggestion, size: Size) -> Size:
@@ -198,21 +205,6 @@ def _places(suggestion: Suggestion, names: Mapping[str, str]) -> str:
 
 def _shares(count: int) -> str:
     return "1 share" if count == 1 else f"{count} shares"
-
-
-_FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
-
-
-def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
-    for suggestion in suggestions:
-        if suggestion.wanted is None:
-            continue
-        words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
-        container = container_of(suggestion, manifests)
-        words += ["-c", container] if container else []
-        for key, value in as_annotations(suggestion.wanted).items():
-            words += [_FLAGS[key], value]
-        yield shlex.join(words)
 
 
 def as_annotations(wanted: Size) -> dict[str, str]:

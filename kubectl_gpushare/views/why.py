@@ -8,7 +8,7 @@ from typing import Any
 from gpushare import contract, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
-from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field
+from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field, section
 from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning.reasons import Choice, Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
@@ -34,8 +34,12 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
         *field("Placement", described.placement(described_pod, str(reasons.refusal or ""))),
     )
     body = _placed(described_pod, reasons) if described_pod.entry else _waiting(described_pod, reasons)
-    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
-    return (*head, *field("Asks For", *described.requested(described_pod.manifest)[0]), *body, *missing)
+    return (
+        *head,
+        *field("Asks For", *described.requested(described_pod.manifest)[0]),
+        *body,
+        *section("Not Looked At", notes, "warn"),
+    )
 
 
 def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Document:
@@ -76,22 +80,22 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         return (
             *ended,
             *field("Waits For", *(() if has_ended else reasons.held_back), style="warn"),
-            *field(
-                "Recorded", "" if has_ended else reason
-            ),  # the placer knows more than is stored: its attempts and their results
+            # The placer knows more than is stored: its attempts and their results.
+            *field("Recorded", "" if has_ended else reason),
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
         )
     nearest = _nearest(reasons)
     shown = [(_place(miss), miss.rule, miss.detail) for miss in nearest[:MAX_CANDIDATES]]
     more = len(nearest) - len(shown)
+    changes = [f"{change.sentence}: on {change.gpus}" for change in reasons.changes]
     title = f"Candidates (the nearest {len(shown)}; {more} more with -o json)" if more else "Candidates"
     return (
         *field("Waits For", *reasons.held_back, style="warn"),
         *field("Reason", str(reasons.refusal), style="warn"),
         *field("Recorded", reason if reason and reason != str(reasons.refusal) else ""),
         *field("Nearest", str(nearest[0]) if nearest else ""),
-        *field("Would Fit", *_changes(reasons), style="good" if reasons.changes else ""),
+        *field("Would Fit", *(changes or [remedies.NONE]), style="good" if changes else ""),
         Section(title, (Table(_MISSES, shown),)),
     )
 
@@ -130,23 +134,10 @@ def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
     for number, choice in enumerate(reasons.choices, 1):
         more = round(choice.after.stranded_gpus - reasons.free_before, 2) + 0.0  # no -0.00
         style = "good" if choice.gpus == here else ""
-        rows.append(
-            (
-                str(number),
-                Cell(choice.gpus, style),
-                cell_figures.share(*choice.left),
-                f"{cell_figures.gpus(choice.after.stranded_gpus)} ({more:+.2f})",
-                Cell("it is here", "good") if choice.gpus == here else "",
-            )
-        )
+        stranded = f"{cell_figures.gpus(choice.after.stranded_gpus)} ({more:+.2f})"
+        here_too = Cell("it is here", "good") if choice.gpus == here else ""
+        rows.append((str(number), Cell(choice.gpus, style), cell_figures.share(*choice.left), stranded, here_too))
     return (Section("Choices (as if it came now, the best first)", (Table(_CHOICES, rows),)),)
-
-
-def _changes(reasons: Reasons) -> Iterator[str]:
-    for change in reasons.changes:
-        yield f"{change.sentence}: on {change.gpus}"
-    if not reasons.changes:
-        yield remedies.NONE
 
 
 def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
