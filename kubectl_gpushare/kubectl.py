@@ -160,10 +160,7 @@ class Running:
 
 
 class Reader:
-    """Iterates over `(kind, object)` of every JSON document in `chunks`, in order.
-
-    After the iteration, `version` is the resourceVersion of the last document. Raises `json_objects.NotJson`.
-    """
+    """Iterates over `(kind, object)` of every JSON document in `chunks`; raises `json_objects.NotJson`."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         from gpushare import json_objects  # imported while kubectl runs
@@ -177,7 +174,7 @@ class Reader:
         yield from self._reader.feed(b"", is_last=True)
 
     @property
-    def version(self) -> str:
+    def version(self) -> str:  # after the iteration: the resourceVersion of the last document
         metadata = self._reader.fields.get("metadata")
         return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 

@@ -43,14 +43,11 @@ _TOTAL = Cell("TOTAL", "bold")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with a cell for each column; `caption` is a sentence above them for people.
-
-    totals: cells of one more row, by header; other columns stay empty there. None: no such row.
-    """
+    """Rows with a cell for each column; `caption` is a sentence above them for people."""
 
     columns: tuple[Column, ...]
     rows: Sequence[Row]
-    totals: Mapping[str, str | Cell] | None = None
+    totals: Mapping[str, str | Cell] | None = None  # one more row: cells by header, the others empty
     caption: str = ""
     what: str = "resources"  # "No … found."
 
@@ -136,15 +133,12 @@ Document = dict[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Listing:
-    """A list in all its forms; only that of the chosen format is made. Each of the document's `items` is a row of CSV.
-
-    names: for `-o name`. problems: sentences for standard error, of the ledger and of facts that could not be read.
-    """
+    """A list in all its forms; only that of the chosen format is made."""
 
     table: Callable[[], Table]
-    document: Callable[[], Document]
-    names: Callable[[], Iterable[str]]
-    problems: Callable[[], Sequence[str]] = tuple
+    document: Callable[[], Document]  # each of its `items` is also a row of CSV
+    names: Callable[[], Iterable[str]]  # for `-o name`
+    problems: Callable[[], Sequence[str]] = tuple  # sentences of the ledger, and of facts that could not be read
 
 
 def list_document(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:

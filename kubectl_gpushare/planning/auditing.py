@@ -46,16 +46,14 @@ class Amounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedShare:
-    """A share on one GPU. `granted`: its amounts in the ledger, as the agent read it; `enforced`: the arbiter's, None
-    while it has no process.
-    """
+    """A share on one GPU."""
 
     namespace: str
     pod: str
     containers: tuple[str, ...]
     gpu: str  # UUID
-    granted: Amounts
-    enforced: Amounts | None
+    granted: Amounts  # in the ledger, as the agent read it
+    enforced: Amounts | None  # by the arbiter; None while it has no process
     charged_bytes: int
     overhead_bytes: int
     processes: int
@@ -66,15 +64,12 @@ class ReportedShare:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedAudit:
-    """The audit of one node.
-
-    problem: why it is incomplete, or empty; blind: whether a process without a limit could be hidden by that.
-    """
+    """The audit of one node."""
 
     node: str
     checked_at: float
-    problem: str
-    blind: bool
+    problem: str  # why it is incomplete, or empty
+    blind: bool  # whether a process without a limit could be hidden by that
     processes: tuple[ReportedProcess, ...]
     shares: tuple[ReportedShare, ...]
 

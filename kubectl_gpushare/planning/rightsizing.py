@@ -81,23 +81,20 @@ class Size:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A share of a pod: its size, its highest peak on any of its GPUs, and the suggested size (None: no suggestion).
-
-    several: whether other containers of the pod have separate shares.
-    """
+    """A share of a pod: its size, its highest peak on any of its GPUs, and the suggested size."""
 
     node: str
     namespace: str
     pod: str
     containers: tuple[str, ...]
     gpus: tuple[str, ...]  # UUIDs
-    several: bool
+    several: bool  # whether other containers of the pod have separate shares
     held: Size
     limit_percent: int
     peak: ReportedPeak
     advice: Advice
     reason: str = ""
-    wanted: Size | None = None
+    wanted: Size | None = None  # None: no suggestion
 
     @property
     def freed(self) -> Size:

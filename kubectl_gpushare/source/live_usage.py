@@ -24,14 +24,11 @@ _ESCAPED = r"\\(.)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Used:
-    """The use of one or several GPUs. `compute_percent`: 100 is one GPU.
-
-    bound: whether a part was not measured, so that `compute_percent` is a lower bound.
-    """
+    """The use of one or several GPUs."""
 
     memory_bytes: int = 0
-    compute_percent: float = 0.0
-    bound: bool = False
+    compute_percent: float = 0.0  # 100 is one GPU
+    bound: bool = False  # a part was not measured: `compute_percent` is a lower bound
 
     def plus(self, other: Used) -> Used:
         compute_percent = self.compute_percent + other.compute_percent
@@ -51,12 +48,10 @@ class GivenDevices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """`shares`: by namespace, pod and GPU; `gpus`: their sums. `nodes`: those whose agents answered.
+    """What the agents measure. A share without figures has no process."""
 
-    A share without figures has no process. `devices`: by GPU, what the kubelet gave to containers.
-    """
-
-    nodes: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()  # those whose agents answered
+    # by namespace, pod and GPU; their sums by GPU; what the kubelet gave to containers, by GPU
     shares: Mapping[tuple[str, str, str], Used] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
     devices: Mapping[str, tuple[GivenDevices, ...]] = dataclasses.field(default_factory=dict)

@@ -111,15 +111,12 @@ def _entries(item: Item) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """One configuration: its effect, or the error in it; `warnings`: a sentence for each part without effect.
-
-    With neither summary nor problem, it is a whole file, and has warnings about it.
-    """
+    """One configuration, or a whole file, which has neither summary nor problem."""
 
     name: str
-    summary: str = ""
-    problem: str = ""
-    warnings: tuple[str, ...] = ()
+    summary: str = ""  # its effect
+    problem: str = ""  # the error in it
+    warnings: tuple[str, ...] = ()  # a sentence for each part without effect
 
 
 def checked(name: str, text: str, *, strict: bool = False, is_for_known_gpus: bool = False) -> Iterator[Checked]:

@@ -48,16 +48,12 @@ Entries = Mapping[str, str]  # the ConfigMap's
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeConfigState:
-    """A node and its configuration.
-
-    asked: the entry that its label and the ConfigMap select, None if unknown; why: how it is selected, or why it cannot
-    be. in_force: the configuration of its GPUs, with the ConfigMap's text; None if the agent uses another text.
-    """
+    """A node and its configuration."""
 
     node: GpuNode
-    asked: ActiveConfig | None
-    why: str
-    in_force: ActiveConfig | None
+    asked: ActiveConfig | None  # the entry that label and ConfigMap select, None if unknown
+    why: str  # how it is selected, or why it cannot be
+    in_force: ActiveConfig | None  # with the ConfigMap's text; None if the agent uses another
 
     @property
     def status(self) -> tuple[str, str, str]:

@@ -30,30 +30,22 @@ _WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuSummary:
-    """A GPU of a node. `gone`: allocations name it, but the node no longer has it.
-
-    `holders`: allocations with a share of it; `holds`: backfill reservations on it. `free`: compute in percent and
-    memory in bytes that a new share could get now. `parts`: `(free, stranded)` as fractions of the GPU, 0 to 1;
-    `typical`: the median request, as fractions of the GPU. `unavailable`: why its node takes no pods now.
-    `waits`: why a pending change of its mode is not done yet. `measured`: the use by its shares; None if unknown, or if
-    it takes no shares by annotation. `devices`: the fraction that the kubelet gave to containers; None if unknown.
-    `note`: who cordoned it, when and why, if it is cordoned.
-    """
+    """A GPU of a node."""
 
     node: str
     gpu: Gpu
     used: ledger.GpuUse
-    holders: tuple[Allocation, ...] = ()
-    holds: tuple[Allocation, ...] = ()
-    gone: bool = False
-    free: tuple[int, int] = (0, 0)
-    parts: tuple[float, float] = (0.0, 0.0)
-    typical: Typical = _TYPICAL
-    unavailable: UnavailableNode | None = None
-    waits: str = ""
-    measured: Used | None = None
-    devices: tuple[GivenDevices, ...] | None = None
-    note: CordonNote = _NO_NOTE
+    holders: tuple[Allocation, ...] = ()  # allocations with a share of it
+    holds: tuple[Allocation, ...] = ()  # backfill reservations on it
+    gone: bool = False  # allocations name it, but the node no longer has it
+    free: tuple[int, int] = (0, 0)  # compute in per cent and memory in bytes for a new share now
+    parts: tuple[float, float] = (0.0, 0.0)  # `(free, stranded)`, 0 to 1
+    typical: Typical = _TYPICAL  # the median request, as fractions of the GPU
+    unavailable: UnavailableNode | None = None  # why its node takes no pods now
+    waits: str = ""  # why a pending change of its mode is not done yet
+    measured: Used | None = None  # the use by its shares; None if unknown, or in another mode
+    devices: tuple[GivenDevices, ...] | None = None  # that the kubelet gave to containers; None if unknown
+    note: CordonNote = _NO_NOTE  # who cordoned it, when and why
 
     @property
     def name(self) -> str:

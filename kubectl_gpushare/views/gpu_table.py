@@ -112,7 +112,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
 def item(summary: GpuSummary) -> dict[str, Any]:
     percent, memory_bytes = summary.free
     free, stranded = summary.parts
-    gpu = summary.gpu
+    gpu, used = summary.gpu, summary.used
     return {
         "name": summary.name,
         "node": summary.node,
@@ -126,16 +126,8 @@ def item(summary: GpuSummary) -> dict[str, Any]:
         "healthy": gpu.healthy,
         "cordoned": gpu.cordoned,
         "cordon": dataclasses.asdict(summary.note) if summary.note != CordonNote() else None,
-        "compute": {
-            "allocatedPercent": summary.used.request_percent,
-            "totalPercent": 100 if summary.shared else 0,
-            "freePercent": percent,
-        },
-        "memory": {
-            "allocatedBytes": summary.used.memory_bytes,
-            "totalBytes": gpu.memory_bytes,
-            "freeBytes": memory_bytes,
-        },
+        "compute": cell_figures.compute_document(used.request_percent, 100 if summary.shared else 0, percent),
+        "memory": cell_figures.memory_document(used.memory_bytes, gpu.memory_bytes, memory_bytes),
         "pods": _pods(summary),
         "heldFor": [str(hold.pod) for hold in summary.holds],
         "freeGpus": round(free, 4),

@@ -42,15 +42,12 @@ _STYLES = {Advice.SHRINK: "good", Advice.GROW: "warn", Advice.TOO_SHORT: "dim", 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RightsizeListing:
-    """Suggestions as they are printed.
-
-    gpu_names: by UUID; manifests: the pods that could be read; namespaces: whether the table has a column of them.
-    """
+    """Suggestions as they are printed."""
 
     suggestions: Sequence[Suggestion]
-    gpu_names: Mapping[str, str]
-    manifests: Mapping[tuple[str, str], pod.PodJson]
-    namespaces: bool = True
+    gpu_names: Mapping[str, str]  # by UUID
+    manifests: Mapping[tuple[str, str], pod.PodJson]  # the pods that could be read
+    namespaces: bool = True  # whether the table has a column of them
 
     def table(self) -> Table:
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]

@@ -33,15 +33,12 @@ _STYLES = {"Running": "good", "Gone": "bad"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pods:
-    """An index of the pods by uid and by name. `known`: false if pods could not be read.
-
-    `usage`: their use; None if agents were not asked.
-    """
+    """An index of the pods by uid and by name."""
 
     by_uid: Mapping[str, pod.PodJson]
     by_name: Mapping[tuple[str, str], pod.PodJson]
-    known: bool
-    usage: Usage | None = None
+    known: bool  # false if pods could not be read
+    usage: Usage | None = None  # None if agents were not asked
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> Pods:
