@@ -13,7 +13,6 @@ from kubectl_gpushare import candidates, options
 from kubectl_gpushare.output.values import Commands, Document, Page, Section, list_document
 
 if TYPE_CHECKING:
-    from gpushare.preflight.facts_of_cluster import ClusterFacts
     from gpushare.preflight.finding import Finding
 
 # Exit codes, as those of `audit`.
@@ -72,21 +71,24 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **pa
       kubectl gpushare check --before-install --from cluster.yaml
     """
     from gpushare.preflight import rules
-
-    chosen = options.collect(params)
-    findings = rules.check(_facts(chosen, manifests, installing=before_install))
-    _print(findings, chosen)
-    return _code(findings, fail_on)
-
-
-def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> ClusterFacts:
     from kubectl_gpushare.source import inputs, preconditions
 
+    chosen = options.collect(params)
     to_install = inputs.objects(manifests)
     if chosen.files:
-        return preconditions.of_objects(inputs.objects(chosen.files), to_install, installing=installing)
-    where = chosen.namespace or _NAMESPACE
-    return preconditions.of_cluster(chosen.kubectl(), to_install, installing=installing, namespace_of_trial=where)
+        facts = preconditions.of_objects(inputs.objects(chosen.files), to_install, installing=before_install)
+    else:
+        where = chosen.namespace or _NAMESPACE
+        facts = preconditions.of_cluster(
+            chosen.kubectl(), to_install, installing=before_install, namespace_of_trial=where
+        )
+    findings = rules.check(facts)
+    _print(findings, chosen)
+    least = Severity[fail_on.upper()]
+    if any(finding.severity >= least for finding in findings):
+        return NOT_FINE
+    unknown = least is Severity.WARNING and any(finding.severity is Severity.UNKNOWN for finding in findings)
+    return NOT_TOLD if unknown else FINE
 
 
 def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
@@ -102,14 +104,6 @@ def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
     blocks = [layout.page_lines((section,), place) for section in page(findings, all_of_them=chosen.wide)]
     end = terminal.wrapped(sentence(findings), place)
     printing.write_lines([line for block in blocks for line in (*block, "")] + end, sys.stdout)
-
-
-def _code(findings: Sequence[Finding], fail_on: str) -> int:
-    least = Severity[fail_on.upper()]
-    if any(finding.severity >= least for finding in findings):
-        return NOT_FINE
-    unknown = least is Severity.WARNING and any(finding.severity is Severity.UNKNOWN for finding in findings)
-    return NOT_TOLD if unknown else FINE
 
 
 _STYLES = {Severity.BLOCKING: "bad", Severity.WARNING: "warn", Severity.UNKNOWN: "warn", Severity.INFO: "bold"}
@@ -139,7 +133,19 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 def document(findings: Sequence[Finding]) -> Document:
-    return list_document("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
+    items = (
+        {
+            "rule": finding.rule,
+            "severity": finding.severity.word,
+            "subjects": list(finding.subjects),
+            "found": finding.found,
+            "why": finding.why,
+            "remedy": finding.remedy,
+            "commands": list(finding.commands),
+        }
+        for finding in findings
+    )
+    return list_document("CheckList", items, summary=sentence(findings))
 
 
 def names(findings: Sequence[Finding]) -> Iterator[str]:
@@ -158,15 +164,3 @@ def _section(finding: Finding) -> Section:
     if finding.commands:
         blocks.append(Commands(tuple(line for command in finding.commands for line in command.splitlines())))
     return Section(f"{finding.severity.word}: {finding.rule}{concerned}", tuple(blocks), _STYLES[finding.severity])
-
-
-def _item(finding: Finding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity.word,
-        "subjects": list(finding.subjects),
-        "found": finding.found,
-        "why": finding.why,
-        "remedy": finding.remedy,
-        "commands": list(finding.commands),
-    }

@@ -51,7 +51,7 @@ def broken(text: str, width: int) -> list[str]:
 
 
 def detect(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
-    """`color` is `auto`, `always` or `never`; NO_COLOR and TERM=dumb turn `auto` off."""
+    """Return what `stream` can show. `color`: `auto`, which NO_COLOR and TERM=dumb turn off, `always` or `never`."""
     on_terminal = stream.isatty()
     columns, rows = _size(stream, environment) if on_terminal else (None, 24)
     wanted = on_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"

@@ -43,7 +43,7 @@ class Reasons:
 
 
 def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
-    """Raises `RequestError`. quotas: those of its namespace, which bound exclusive GPUs."""
+    """Return the reasons of one pod. Raises `RequestError`. quotas: its namespace's, which bound exclusive GPUs."""
     asked = RequestingPod.from_manifest(unplaced.without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}

@@ -174,9 +174,12 @@ def _suggestion(
     needed_bytes = peak.memory_bytes * (1 + rules.margin)
     # Steps round up sizes that have to be written down; a size that is already enough stays as it is.
     most_bytes = min(most_bytes, held.memory_bytes) if needed_bytes <= held.memory_bytes else most_bytes
-    wanted = Size(
-        _compute(held.request_percent, peak.compute_ratio, rules.margin), min(_memory(needed_bytes), most_bytes)
-    )
+    request_percent = held.request_percent
+    if request_percent and peak.compute_ratio is not None:
+        needed_percent = peak.compute_ratio * 100 * (1 + rules.margin)
+        request_percent = min(request_percent, _rounded_up(needed_percent, COMPUTE_STEP_PERCENT))
+    step = next(step for below, step in MEMORY_STEPS_BYTES if needed_bytes < below)
+    wanted = Size(request_percent, min(_rounded_up(needed_bytes, step), most_bytes))
     if wanted == held:
         return dataclasses.replace(known, advice=Advice.FITS, reason=_remark(known))
     advice = Advice.GROW if wanted.memory_bytes > held.memory_bytes else Advice.SHRINK
@@ -191,16 +194,6 @@ def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
         max(compute) if len(compute) == len(known) else None,
         min(peak.observed_seconds for peak in known),
     )
-
-
-def _compute(given_percent: int, peak_ratio: float | None, margin: float) -> int:
-    if not given_percent or peak_ratio is None:
-        return given_percent
-    return min(given_percent, _rounded_up(peak_ratio * 100 * (1 + margin), COMPUTE_STEP_PERCENT))
-
-
-def _memory(count: float) -> int:
-    return _rounded_up(count, next(step for below, step in MEMORY_STEPS_BYTES if count < below))
 
 
 def _rounded_up(amount: float, step: int) -> int:

@@ -113,8 +113,8 @@ def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str
             continue
         if not 0 <= value < _TOO_MUCH:  # nor NaN
             continue
-        yield match[1], {key: _unescaped(quoted) for key, quoted in re.findall(_LABEL, match[2])}, value
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(_ESCAPED, lambda match: "\n" if match[1] == "n" else match[1], text)
+        labels = {
+            key: re.sub(_ESCAPED, lambda escaped: "\n" if escaped[1] == "n" else escaped[1], quoted)
+            for key, quoted in re.findall(_LABEL, match[2])
+        }
+        yield match[1], labels, value

@@ -42,7 +42,7 @@ class DescribedPod:
 
     @property
     def placement(self) -> str:
-        """Return where the pod is, or why it is nowhere. refusal: why it fits nowhere, if it has no reason yet."""
+        """`Placed`, `Waiting`, `NotPlaced`, `Ended`, `NotOurs`, or `Unknown` if its GPUNode may not be read."""
         if not self.ours:
             return "NotOurs"
         if self.entry is not None:
@@ -86,6 +86,11 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     started = as_kubectl.pod_started(described.manifest)
     age = as_kubectl.since(started, now=now)
     wanted, wrong = requested(described.manifest)
+    annotations = [
+        f"{key}: {errors.quoted(str(value))}"
+        for key, value in sorted(pod.annotations_of(described.manifest).items())
+        if key.startswith(contract.PREFIX) and not request.is_result_key(key)
+    ]
     return (
         *head,
         *section("Problems", (*wrong, *_problems(described)), "bad"),
@@ -94,7 +99,7 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
         *field("Reason", _reason(described) if described.entry is None else ""),
         *field("Asks For", *wanted),
         *_resize(described),
-        *field("Annotations", *_annotations(described.manifest)),
+        *field("Annotations", *annotations),
         *(_shares(described, described.entry, snapshot, now) if described.entry else ()),
         *as_kubectl.events_section(snapshot.events, now=now),
         *section("Not Shown", snapshot.notes, "warn"),
@@ -161,9 +166,7 @@ def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> 
 
 
 def placement(described: DescribedPod, refusal: str = "") -> str:
-    """Return where the pod is, or why it is nowhere, as a sentence. refusal: why it fits nowhere, if it has no reason
-    yet.
-    """
+    """Return where the pod is, or why it is nowhere. refusal: why it fits nowhere, if it has no reason yet."""
     if described.entry and described.owner:
         names = ", ".join(gpu.name for gpu in _held(described))
         if not names:
@@ -216,15 +219,6 @@ def requested(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
         most = f", at most {quantity.format_compute(limit)} while others are idle" if limit < 100 else ""
         sentences.append(f"{share}{most}, for {', '.join(demand.containers)}")
     return sentences, []
-
-
-def _annotations(manifest: pod.PodJson) -> Iterable[str]:
-    annotations = pod.annotations_of(manifest)
-    return (
-        f"{key}: {errors.quoted(str(value))}"
-        for key, value in sorted(annotations.items())
-        if key.startswith(contract.PREFIX) and not request.is_result_key(key)
-    )
 
 
 def _problems(described: DescribedPod) -> list[str]:

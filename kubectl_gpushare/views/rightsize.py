@@ -67,7 +67,13 @@ class RightsizeListing:
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         sums = rightsizing.freed(self.suggestions)
-        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.summarize(nodes) if gpu.gpu.uuid in sums]
+        rows = []
+        for gpu in gpu_summary.summarize(nodes):
+            if gpu.gpu.uuid in sums:
+                compute, memory = sums[gpu.gpu.uuid].request_percent, sums[gpu.gpu.uuid].memory_bytes
+                freed = (_signed(compute, quantity.format_compute), _signed(memory, quantity.format_bytes))
+                then = cell_figures.share(max(0, gpu.free[0] + compute), max(0, gpu.free[1] + memory))
+                rows.append((gpu.name, cell_figures.share(*gpu.free), *freed, then))
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
@@ -110,10 +116,7 @@ class RightsizeListing:
         sums = rightsizing.freed(self.suggestions)
         return list_document(
             "RightsizingList",
-            (
-                _item(suggestion, self.gpu_names, container_of(suggestion, self.manifests))
-                for suggestion in self.suggestions
-            ),
+            (_item(one, self.gpu_names, container_of(one, self.manifests)) for one in self.suggestions),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.gpu_names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -127,7 +130,7 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
     return (
         suggestion.namespace,
         suggestion.pod,
-        _places(suggestion, names),
+        f"{suggestion.node}/{','.join(names.get(uuid, uuid).rpartition('/')[2] for uuid in suggestion.gpus)}",
         quantity.format_compute(suggestion.held.request_percent),
         UNKNOWN if peak.compute_ratio is None else f"{peak.compute_ratio:.2g}",
         _change(suggestion.held.request_percent, wanted.request_percent, quantity.format_compute),
@@ -151,24 +154,12 @@ def _all(suggestion: Suggestion, size: Size) -> Size:
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
 
 
-def _freed_row(gpu: gpu_summary.GpuSummary, size: Size) -> Row:
-    percent, memory_bytes = gpu.free
-    after = (max(0, percent + size.request_percent), max(0, memory_bytes + size.memory_bytes))
-    return (
-        gpu.name,
-        cell_figures.share(percent, memory_bytes),
-        _signed(size.request_percent, quantity.format_compute),
-        _signed(size.memory_bytes, quantity.format_bytes),
-        cell_figures.share(*after),
-    )
-
-
 def _signed(amount: int, text: Callable[[int], str]) -> str:
     return f"-{text(-amount)}" if amount < 0 else text(amount)
 
 
 def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> dict[str, Any]:
-    wanted = suggestion.wanted
+    wanted, ratio = suggestion.wanted, suggestion.peak.compute_ratio
     suffix = f".{container}" if container else ""
     return {
         "namespace": suggestion.namespace,
@@ -180,9 +171,7 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
         "reason": suggestion.reason,
         "given": {**_size_document(suggestion.held), "limitPercent": suggestion.limit_percent},
         "peak": {
-            "computePercent": None
-            if suggestion.peak.compute_ratio is None
-            else round(suggestion.peak.compute_ratio * 100, 2),
+            "computePercent": None if ratio is None else round(ratio * 100, 2),
             "memoryBytes": suggestion.peak.memory_bytes,
         },
         "observedSeconds": round(suggestion.peak.observed_seconds),
@@ -193,11 +182,6 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
 
 def _size_document(size: Size) -> dict[str, int]:
     return {"requestPercent": size.request_percent, "memoryBytes": size.memory_bytes}
-
-
-def _places(suggestion: Suggestion, names: Mapping[str, str]) -> str:
-    indices = ",".join(names.get(uuid, uuid).rpartition("/")[2] for uuid in suggestion.gpus)
-    return f"{suggestion.node}/{indices}"
 
 
 def _shares(count: int) -> str:

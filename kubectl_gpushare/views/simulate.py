@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import html
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from gpushare import quantity
 from kubectl_gpushare.output.values import Cell, Column, Document, Table
@@ -57,7 +56,19 @@ def document(outcome: SimulatedPod) -> Document:
         "waited": outcome.waited,
         "waitedSeconds": round(outcome.waited_seconds, 3),
         "waitingAtTheEnd": outcome.never,
-        "moments": [_item(moment, outcome) for moment in outcome.moments],
+        "moments": [
+            {
+                "seconds": moment.at_seconds,
+                "arrived": moment.arrived,
+                "running": moment.running,
+                "waiting": moment.waiting,
+                "compute": {"allocatedPercent": moment.request_percent, "totalPercent": outcome.total_percent},
+                "memory": {"allocatedBytes": moment.memory_bytes, "totalBytes": outcome.total_bytes},
+                **cell_figures.fragmentation_document(moment.fragmentation),
+                "largest": quantity.format_bytes(moment.fragmentation.largest_memory_bytes),
+            }
+            for moment in outcome.moments
+        ],
     }
 
 
@@ -104,19 +115,6 @@ def _row(moment: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
         cell_figures.fragmentation(fragmentation.free_gpus, fragmentation.stranded_gpus),
         cell_figures.share(fragmentation.largest_percent, fragmentation.largest_memory_bytes) if fits else "<none>",
     )
-
-
-def _item(moment: Moment, outcome: SimulatedPod) -> dict[str, Any]:
-    return {
-        "seconds": moment.at_seconds,
-        "arrived": moment.arrived,
-        "running": moment.running,
-        "waiting": moment.waiting,
-        "compute": {"allocatedPercent": moment.request_percent, "totalPercent": outcome.total_percent},
-        "memory": {"allocatedBytes": moment.memory_bytes, "totalBytes": outcome.total_bytes},
-        **cell_figures.fragmentation_document(moment.fragmentation),
-        "largest": quantity.format_bytes(moment.fragmentation.largest_memory_bytes),
-    }
 
 
 def _parts(moment: Moment, outcome: SimulatedPod) -> tuple[float, ...]:

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gpushare import contract, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
 from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field, section
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning.reasons import Choice, Reasons
+from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
 from kubectl_gpushare.views import pod_page as described
 
@@ -61,7 +60,17 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "changes": [
             {"kind": change.kind, "change": change.sentence, "gpus": change.gpus} for change in reasons.changes
         ],
-        "choices": [_choice(number, choice) for number, choice in enumerate(reasons.choices, 1)],
+        "choices": [
+            {
+                "rank": number,
+                "gpus": choice.gpus,
+                "left": {"computePercent": choice.left[0], "memoryBytes": choice.left[1]},
+                "strandedGpus": round(choice.after.stranded_gpus, 4),
+                "summary": f"{quantity.format_compute(choice.left[0])} and {quantity.format_bytes(choice.left[1])} "
+                "would be left",
+            }
+            for number, choice in enumerate(reasons.choices, 1)
+        ],
         "notes": list(notes),
     }
 
@@ -118,11 +127,15 @@ def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         won = f"{aim}: it would get the same if it came now"
     else:
         won = f"{aim}; that was {here} when it came, and would be {first} now"
-    fit = f"{reasons.fits} of {total} GPUs would do" if total else ""
+    counts = reasons.ruled_out
+    would_do = [f"{reasons.fits} of {total} GPUs would do"] if total else []
+    would_do += [f"{counts[name]} {rule.phrase}" for name, rule in filters.RULES.items() if counts.get(name)]
+    if nodes := counts.get(explanation.NODE_RULE):
+        would_do.append(f"{nodes} node{'s' if nodes > 1 else ''} cannot take the pod")
     return (
         *field("Not Bound", described.unbound(described_pod.manifest), style="warn"),
         *field("Why There", won),
-        *field("Would Do", "; ".join(filter(None, [fit, *_ruled_out(reasons.ruled_out)]))),
+        *field("Would Do", "; ".join(would_do)),
         *_ranked(reasons, here=here),
     )
 
@@ -138,14 +151,6 @@ def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
         here_too = Cell("it is here", "good") if choice.gpus == here else ""
         rows.append((str(number), Cell(choice.gpus, style), cell_figures.share(*choice.left), stranded, here_too))
     return (Section("Choices (as if it came now, the best first)", (Table(_CHOICES, rows),)),)
-
-
-def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
-    for name, rule in filters.RULES.items():
-        if counts.get(name):
-            yield f"{counts[name]} {rule.phrase}"
-    if nodes := counts.get(explanation.NODE_RULE):
-        yield f"{nodes} node{'s' if nodes > 1 else ''} cannot take the pod"
 
 
 def _nearest(reasons: Reasons) -> list[Rejected]:
@@ -168,14 +173,3 @@ def _held(described_pod: described.DescribedPod) -> str:
     known = described_pod.owner.gpu_by_uuid()
     indexes = sorted(known[uuid].index for uuid in described_pod.entry.gpu_uuids if uuid in known)
     return f"{described_pod.owner.name}/" + ",".join(map(str, indexes))
-
-
-def _choice(number: int, choice: Choice) -> dict[str, Any]:
-    percent, memory_bytes = choice.left
-    return {
-        "rank": number,
-        "gpus": choice.gpus,
-        "left": {"computePercent": percent, "memoryBytes": memory_bytes},
-        "strandedGpus": round(choice.after.stranded_gpus, 4),
-        "summary": f"{quantity.format_compute(percent)} and {quantity.format_bytes(memory_bytes)} would be left",
-    }
