@@ -1,7 +1,7 @@
 """The output as values that views make: tables, pages and documents.
 
-`layout` decides widths and colours. The schema of documents, for `-o json` and `-o yaml`, is stable: a breaking change
-gets a new version.
+`layout` decides widths and colours. Most values are NamedTuples, which `top` defines faster than dataclasses. The
+schema of documents, for `-o json` and `-o yaml`, is stable: a breaking change gets a new version.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column and what a narrow terminal may do to it."""
 
     header: str
@@ -67,8 +66,7 @@ def plain(text: str) -> str:
     return sentence(text).replace(" ", "-")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """`Key:  value`; several values stand below each other."""
 
     key: str
@@ -76,8 +74,7 @@ class Field:
     style: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """A bar of what tenants hold: `(position of the tenant, amount)`, in the same unit as `total`."""
 
     label: str
@@ -87,8 +84,7 @@ class Picture:
     over: bool = False  # more is held than there is
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(NamedTuple):
     """Lines to paste into a shell: never wrapped."""
 
     lines: tuple[str, ...]
@@ -97,8 +93,7 @@ class Commands:
 Block = str | Picture | Table | Commands
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """`Title:` and blocks below it, indented."""
 
     title: str
@@ -131,8 +126,7 @@ API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server
 Document = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
+class Listing(NamedTuple):
     """A list in all its forms; only that of the chosen format is made."""
 
     table: Callable[[], Table]
