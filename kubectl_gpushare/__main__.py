@@ -23,10 +23,9 @@ def main() -> int:
 
 
 def complete() -> int:
-    """Print one candidate per line, with a description after a tab, and last a directive.
+    """Print the candidates for the words in `sys.argv`, the last of which is partial: one a line, with a description.
 
-    `sys.argv` has the words so far, the last one partial
-    (https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/).
+    https://kubernetes.io/docs/tasks/extend-kubectl/kubectl-plugins/ says how, and asks for a directive at the end.
     """
     from click.shell_completion import ShellComplete
 

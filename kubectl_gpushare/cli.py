@@ -63,7 +63,6 @@ class Verbs(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the verb that these words name; for an unknown verb, suggest the closest one."""
         name = args[0]
         if name not in VERBS and not name.startswith("-") and not ctx.resilient_parsing:
             import difflib
@@ -73,7 +72,6 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002
-        """Write the list of verbs for `--help`, without importing them."""
         with formatter.section("Commands"):
             formatter.write_dl(list(VERBS.items()))
 
@@ -121,7 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        _complain(_lowered(error.format_message()) + _hint(error))
+        said = error.format_message()
+        first = said[:1] if said[:2].isupper() else said[:1].lower()  # NAME stays as it is
+        hint = ""
+        if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
+            hint = f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
+        _complain(f"{first}{said[1:].removesuffix('.')}{hint}")
         if isinstance(error, click.UsageError) and error.ctx is not None:
             print(f"See '{error.ctx.command_path} --help' for usage.", file=sys.stderr)
         return 1
@@ -158,7 +161,6 @@ def interrupt_on_any_signal() -> None:
 
 
 def _file_problem(words: Sequence[str], error: Exception) -> str:
-    """Describe the error as a problem of the files that these words name; empty if they name none."""
     problems = []
     for word, following in zip(words, [*words[1:], ""], strict=True):
         if match := re.fullmatch(r"(--from|--filename|-f)=?(.*)", word):
@@ -168,12 +170,6 @@ def _file_problem(words: Sequence[str], error: Exception) -> str:
             what = f"no field {error}" if isinstance(error, KeyError) else str(error)
             problems.append(f"{name} is not what kubectl prints ({what}): {remedy}")
     return "; or ".join(problems)
-
-
-def _hint(error: click.ClickException) -> str:
-    if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
-        return f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
-    return ""
 
 
 def _prepare() -> None:
@@ -189,8 +185,3 @@ def _prepare() -> None:
 def _complain(sentence: str) -> None:
     # The sentence may quote text from the cluster: keep it on one line and without control characters.
     print(f"error: {printable.replaced(' '.join(sentence.split()))}", file=sys.stderr)
-
-
-def _lowered(sentence: str) -> str:
-    first = sentence[:1] if sentence[:2].isupper() else sentence[:1].lower()  # NAME stays as it is
-    return first + sentence[1:].removesuffix(".")

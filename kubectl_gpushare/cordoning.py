@@ -97,7 +97,6 @@ def _change(
     note: CordonNote | None,
     dry_run: bool,
 ) -> Iterator[str]:
-    """Cordon with this note, or uncordon without one."""
     uuids, cordoned = frozenset(gpu.gpu.uuid for gpu in gpus), note is not None
 
     def change(now: GpuNode) -> CordonChange:

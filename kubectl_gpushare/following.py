@@ -135,7 +135,6 @@ class Screen:
         self._stream.flush()
 
     def forget(self) -> None:
-        """Draw everything next time: resizing a terminal may have moved its lines."""
         self._shown = None
 
     def quit_pressed(self) -> bool:
@@ -149,7 +148,6 @@ class Screen:
 
 @contextlib.contextmanager
 def opened(stream: TextIO) -> Iterator[Screen]:
-    """Open the alternate screen, and restore the terminal at the end, whatever happens."""
     with _keys() as keys:
         stream.write(_ENTER)
         try:

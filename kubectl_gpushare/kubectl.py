@@ -55,7 +55,6 @@ class Kubectl:
     def patch(
         self, resource: str, name: str, patch: str, dry_run: bool = False, *, namespace: str = "", manager: str = ""
     ) -> str:
-        """Merge-patch an object and wait for the answer. Raises `KubectlConflict` if it has changed."""
         flags = [*self.flags, *(["--dry-run=server"] if dry_run else [])]
         flags += [f"--field-manager={manager}"] if manager else []
         flags += [f"--namespace={namespace}"] if namespace else []
@@ -115,7 +114,6 @@ class Running:
         self._listener.start()
 
     def chunks(self) -> Iterator[bytes]:
-        """Yield its output as it arrives; raise `KubectlError` at the end if it failed."""
         try:
             while chunk := self.stdout.read(_CHUNK_BYTES):
                 yield chunk
@@ -162,10 +160,7 @@ class Running:
 
 
 class Reader:
-    """Iterates over `(kind, object)` of every JSON document in `chunks`, in order.
-
-    After the iteration, `version` is the resourceVersion of the last document. Raises `object_parsers.NotJson`.
-    """
+    """Iterates over `(kind, object)` of every JSON document in `chunks`; raises `object_parsers.NotJson`."""
 
     def __init__(self, chunks: Iterable[bytes]) -> None:
         from gpushare import object_parsers
@@ -179,13 +174,12 @@ class Reader:
         yield from self._reader.feed(b"", is_last=True)
 
     @property
-    def version(self) -> str:
+    def version(self) -> str:  # after the iteration: the resourceVersion of the last document
         metadata = self._reader.fields.get("metadata")
         return str(metadata.get("resourceVersion", "")) if isinstance(metadata, dict) else ""
 
 
 def explain(said: str) -> plugin_errors.KubectlError:
-    """Turn kubectl's final error into a `KubectlError` with its remedy."""
     said = re.sub(r"^error: ", "", said.strip())
     if "could not find the requested resource" in said or "the server doesn't have a resource type" in said:
         return plugin_errors.NotInstalled(

@@ -32,7 +32,6 @@ LOOK_SECONDS = 1.0
 def apply(
     plan: DefragPlan, origin: live_cluster.LiveCluster, say: Callable[[str], None], *, timeout_seconds: float
 ) -> None:
-    """Make the moves of the plan in order. Raises `PluginError` at the first that fails."""
     total, done = len(plan.moves), 0
     keeper = TemporaryCordon(origin, say)
     try:
@@ -71,7 +70,6 @@ def _outcome(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCl
 
 
 def _looked_for(step: DefragStep, asked: RequestingPod, origin: live_cluster.LiveCluster) -> tuple[str, str]:
-    """Return where the share is or would go, as a sentence; or an empty text and why it does not fit."""
     manifest = asked.manifest
     if pod.uid(manifest):  # the pod exists: the placer has to notice the room
         now = origin.pod(*pod.namespaced_name(manifest))
@@ -189,7 +187,6 @@ class TemporaryCordon:
             raise first
 
     def close(self, wanted: Closed, *, seconds: float) -> None:
-        """Cordon the `wanted` GPUs for at most `seconds`, and uncordon all others of this run."""
         for name in dict.fromkeys([*self._ours, *(name for name, _ in wanted)]):
             uuids = frozenset(uuid for node, uuid in wanted if node == name)
             before = self._ours.get(name, frozenset())

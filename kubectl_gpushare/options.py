@@ -88,7 +88,6 @@ def _together(*flags: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
 
 
 def file(*names: str, **settings: Any) -> Callable[[_Function], _Function]:
-    """Return a flag that takes a file or, as -, standard input."""
     return click.option(*names, type=click.Path(allow_dash=True), metavar="FILE", **settings)
 
 
@@ -119,7 +118,6 @@ def _parameter(flag: str) -> str:
 
 
 def namespaced(complete: Completer, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
-    """Add `-n` and, for verbs that list, `-A`."""
     one = click.option("-n", "--namespace", metavar="TEXT", shell_complete=complete, help="The namespace")
     every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces")
     return _together(one, every) if all_namespaces else one
@@ -163,7 +161,6 @@ class _Format(_Choice):
 
 
 def listed(sort_keys: Sequence[str]) -> Callable[[_Function], _Function]:
-    """Add the flags of lists that can be sorted and watched."""
     return _together(
         click.option("--no-headers", is_flag=True, help="Print rows only: no headers, no totals"),
         click.option(

@@ -82,7 +82,6 @@ def command(names: tuple[str, ...], **params: Any) -> int:
 def print_verdict(
     verdict: AuditVerdict, nodes: Sequence[GpuNode], notes: Sequence[str], chosen: options.Options
 ) -> None:
-    """Print the verdict in the chosen format. notes: sentences about what is unknown and why."""
     from kubectl_gpushare.output import printing, terminal
     from kubectl_gpushare.views import audit, gpu_summary
 
@@ -105,7 +104,6 @@ def print_verdict(
 def _ask(
     origin: chosen_source.Source, names: Sequence[str]
 ) -> tuple[Mapping[str, ReportedAudit], frozenset[str], tuple[str, ...]]:
-    """Return the agents' audits by node, the nodes with a running agent, and sentences about what is unknown."""
     if not isinstance(origin, live_cluster.LiveCluster):
         return {}, frozenset(), ("audits: files of --from have none",) if names else ()
     answers = agents.fetch(origin.kubectl, names, agents.AUDIT)

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from gpushare.preflight.finding import Finding, Severity, listed
 from kubectl_gpushare import candidates, options
 from kubectl_gpushare.output.values import Commands, Document, Page, Section, list_document
-
-if TYPE_CHECKING:
-    from gpushare.preflight.facts_of_cluster import ClusterFacts
-    from gpushare.preflight.finding import Finding
 
 # Exit codes, as those of `audit`.
 FINE, NOT_TOLD, NOT_FINE = 0, 1, 2
@@ -72,21 +68,24 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **pa
       kubectl gpushare check --before-install --from cluster.yaml
     """
     from gpushare import preflight
-
-    chosen = options.collect(params)
-    findings = preflight.check(_facts(chosen, manifests, installing=before_install))
-    _print(findings, chosen)
-    return _code(findings, fail_on)
-
-
-def _facts(chosen: options.Options, manifests: Sequence[str], *, installing: bool) -> ClusterFacts:
     from kubectl_gpushare.source import inputs, preconditions
 
+    chosen = options.collect(params)
     to_install = inputs.objects(manifests)
     if chosen.files:
-        return preconditions.of_objects(inputs.objects(chosen.files), to_install, installing=installing)
-    where = chosen.namespace or _NAMESPACE
-    return preconditions.of_cluster(chosen.kubectl(), to_install, installing=installing, namespace_of_trial=where)
+        facts = preconditions.of_objects(inputs.objects(chosen.files), to_install, installing=before_install)
+    else:
+        where = chosen.namespace or _NAMESPACE
+        facts = preconditions.of_cluster(
+            chosen.kubectl(), to_install, installing=before_install, namespace_of_trial=where
+        )
+    findings = preflight.check(facts)
+    _print(findings, chosen)
+    least = Severity[fail_on.upper()]
+    if any(finding.severity >= least for finding in findings):
+        return NOT_FINE
+    unknown = least is Severity.WARNING and any(finding.severity is Severity.UNKNOWN for finding in findings)
+    return NOT_TOLD if unknown else FINE
 
 
 def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
@@ -104,14 +103,6 @@ def _print(findings: Sequence[Finding], chosen: options.Options) -> None:
     printing.write_lines([line for block in blocks for line in (*block, "")] + end, sys.stdout)
 
 
-def _code(findings: Sequence[Finding], fail_on: str) -> int:
-    least = Severity[fail_on.upper()]
-    if any(finding.severity >= least for finding in findings):
-        return NOT_FINE
-    unknown = least is Severity.WARNING and any(finding.severity is Severity.UNKNOWN for finding in findings)
-    return NOT_TOLD if unknown else FINE
-
-
 _STYLES = {Severity.BLOCKING: "bad", Severity.WARNING: "warn", Severity.UNKNOWN: "warn", Severity.INFO: "bold"}
 _WORDS = (
     (Severity.BLOCKING, "blocking", "blocking"),
@@ -123,7 +114,6 @@ _WORDS = (
 
 
 def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
-    """Return a section per finding, the worst first; those that are fine only with `all_of_them`."""
     worst_first = sorted(findings, key=lambda finding: -finding.severity)
     sections = [_section(finding) for finding in worst_first if finding.severity is not Severity.OK]
     fine = tuple(f"{finding.rule}: {finding.found}" for finding in findings if finding.severity is Severity.OK)
@@ -131,7 +121,6 @@ def page(findings: Sequence[Finding], *, all_of_them: bool) -> Page:
 
 
 def sentence(findings: Sequence[Finding]) -> str:
-    """Return a sentence such as `1 blocking, 2 warnings, 20 passed`."""
     parts = []
     for severity, singular, plural in _WORDS:
         number = sum(finding.severity is severity for finding in findings)
@@ -141,7 +130,19 @@ def sentence(findings: Sequence[Finding]) -> str:
 
 
 def document(findings: Sequence[Finding]) -> Document:
-    return list_document("CheckList", (_item(finding) for finding in findings), summary=sentence(findings))
+    items = (
+        {
+            "rule": finding.rule,
+            "severity": finding.severity.word,
+            "subjects": list(finding.subjects),
+            "found": finding.found,
+            "why": finding.why,
+            "remedy": finding.remedy,
+            "commands": list(finding.commands),
+        }
+        for finding in findings
+    )
+    return list_document("CheckList", items, summary=sentence(findings))
 
 
 def names(findings: Sequence[Finding]) -> Iterator[str]:
@@ -160,15 +161,3 @@ def _section(finding: Finding) -> Section:
     if finding.commands:
         blocks.append(Commands(tuple(line for command in finding.commands for line in command.splitlines())))
     return Section(f"{finding.severity.word}: {finding.rule}{concerned}", tuple(blocks), _STYLES[finding.severity])
-
-
-def _item(finding: Finding) -> dict[str, Any]:
-    return {
-        "rule": finding.rule,
-        "severity": finding.severity.word,
-        "subjects": list(finding.subjects),
-        "found": finding.found,
-        "why": finding.why,
-        "remedy": finding.remedy,
-        "commands": list(finding.commands),
-    }

@@ -95,7 +95,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
         after = {config_choice.BUILT_IN.name: config_choice.BUILT_IN.text, **after}
     labels = {node_json.name(node_object): node_json.labels(node_object) for node_object in origin.node_objects()}
     effects = configuration_change.of_entries(origin.gpu_nodes(), labels, before, after)
-    _show(line for effect in effects for line in effect.lines())
+    _show(line for effect in effects for line in effect.lines)
     if not effects:
         printing.write_words([f"no node follows {name}, so no GPU changes"], sys.stdout)
     declared = (((config_map or {}).get("metadata") or {}).get("annotations") or {}).get(contract.WRITTEN_BY_HELM, "")
@@ -155,7 +155,7 @@ def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bo
         printing.write_words([f"node/{node} unchanged: it has {has}"], sys.stdout)
         return
     if gpu_nodes := origin.gpu_nodes(name=node):
-        _show(configuration_change.of_labels(gpu_nodes[0], after, entries).lines())
+        _show(configuration_change.of_labels(gpu_nodes[0], after, entries).lines)
     else:
         _show([f"{node} has no GPUNode: the effect on its GPUs is unknown until its agent runs"])
     what = f"set the label {key}={name} of the node {node}" if name else f"remove the label {key} of the node {node}"
@@ -318,7 +318,6 @@ def _cluster(params: dict[str, Any]) -> live_cluster.LiveCluster:
 
 
 def _text(filename: str, name: str) -> str:
-    """Return the valid configuration in a file; prints its warnings."""
     try:
         text = configuration_change.text_of(inputs.text(filename), name)
     except errors.ConfigError as error:

@@ -158,8 +158,6 @@ def command(
         chosen,
     )
     if is_applied and isinstance(origin, live_cluster.LiveCluster):
-        from kubectl_gpushare import moving
-
         moving.apply(plan, origin, _say, timeout_seconds=timeout_seconds)
     is_for_all = is_emptying or moves is not None
     return 0 if is_for_all or all(step.gpus for step in plan.steps) else NO_WAY

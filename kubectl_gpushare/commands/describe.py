@@ -30,8 +30,6 @@ KINDS = {
 
 # A described object: functions that make its page and its document; only one of them is called.
 Described = tuple[Callable[[], Page], Callable[[], Document]]
-# (source, name or empty for all, options) -> the objects of that name; raises `KubectlNotFound`.
-Finder = Callable[[chosen_source.Source, str, options.Options], Iterator[Described]]
 
 
 @click.command(short_help="Show who shares a node or GPU, or what a pod got and why")
@@ -220,4 +218,5 @@ def _namespace(origin: chosen_source.Source, chosen: options.Options) -> str:
     return chosen.namespace or origin.default_namespace
 
 
-FINDERS: dict[str, Finder] = {"node": _nodes, "gpu": _gpus, "pod": _pods}
+# (source, name or empty for all, options) -> the objects of that name; raises `KubectlNotFound`.
+FINDERS = {"node": _nodes, "gpu": _gpus, "pod": _pods}

@@ -9,11 +9,10 @@ from typing import Any
 import click
 
 from gpushare import contract, errors, policies, quantity
-from gpushare.gpu_capacity import Fragmentation
 from gpushare.refusal import Cause
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
-from kubectl_gpushare.output.values import Document, Field, Page, Section, field
+from kubectl_gpushare.output.values import Document, Field, Page, field, section
 from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning.capacity import MAX, CapacityAnswer, FitResult
 from kubectl_gpushare.source import chosen_source
@@ -119,16 +118,27 @@ _MAX_PLACES = 12
 
 
 def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
-    several = len(answer.fits) > 1
-    fields = tuple(entry for fit in answer.fits for entry in _fields(fit, several=several))
-    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
+    several, before, after = len(answer.fits) > 1, answer.before, answer.after
+    pods, places = sum(fit.wanted.count for fit in answer.fits), sum(len(fit.gpus) for fit in answer.fits)
+    whole = sum(not fit.missing for fit in answer.fits)
+    in_all = f"{whole} of {len(answer.fits)} fit, with {places} of {pods} pods"
+    stranded = (
+        f"{cell_figures.gpus(before.stranded_gpus)} of {cell_figures.gpus(before.free_gpus)} free GPUs now "
+        f"({before.ratio:.0%}), "
+        f"{cell_figures.gpus(after.stranded_gpus)} of {cell_figures.gpus(after.free_gpus)} then ({after.ratio:.0%})"
+    )
+    memory = quantity.format_bytes(after.largest_memory_bytes)
+    largest = f"{quantity.format_compute(after.largest_percent)} with {memory}"
+    more = "" if answer.more is None else f"{answer.more} more like the last; then {answer.no_more}"
+    if answer.more is not None and answer.more >= MAX:
+        more = f"at least {MAX} more like the last"
     return (
-        *fields,
-        *field("In All", _in_all(answer) if several else ""),
-        *field("Stranded", _change(answer.before, answer.after)),
-        *field("Largest Left", _largest(answer.after)),
-        *field("Fits More", _more(answer)),
-        *missing,
+        *(entry for fit in answer.fits for entry in _fields(fit)),
+        *field("In All", in_all if several else ""),
+        *field("Stranded", stranded),
+        *field("Largest Left", largest if after.largest_memory_bytes else "nothing"),
+        *field("Fits More", more),
+        *section("Not Looked At", notes, "warn"),
     )
 
 
@@ -156,9 +166,8 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> Document:
     }  # fmt: skip
 
 
-def _fields(fit: FitResult, *, several: bool) -> Iterator[Field]:
-    name = fit.wanted.name if several or fit.wanted.name else ""
-    yield from field("Name", name)
+def _fields(fit: FitResult) -> Iterator[Field]:
+    yield from field("Name", fit.wanted.name)
     yield from field("Asks For", *described.requested(fit.wanted.asked.manifest)[0])
     if not fit.missing:
         yield from field("Fits", f"yes, on {_places(fit.gpus)}", style="good")
@@ -177,32 +186,3 @@ def _places(gpus: Sequence[str]) -> str:
     words = [place if count == 1 else f"{place} ({count})" for place, count in counted.items()]
     more = len(words) - _MAX_PLACES
     return ", ".join(words[:_MAX_PLACES]) + (f" and {more} more" if more > 0 else "")
-
-
-def _change(before: Fragmentation, after: Fragmentation) -> str:
-    return (
-        f"{cell_figures.gpus(before.stranded_gpus)} of {cell_figures.gpus(before.free_gpus)} free GPUs now "
-        f"({before.ratio:.0%}), "
-        f"{cell_figures.gpus(after.stranded_gpus)} of {cell_figures.gpus(after.free_gpus)} then ({after.ratio:.0%})"
-    )
-
-
-def _largest(after: Fragmentation) -> str:
-    if not after.largest_memory_bytes:
-        return "nothing"
-    memory = quantity.format_bytes(after.largest_memory_bytes)
-    return f"{quantity.format_compute(after.largest_percent)} with {memory}"
-
-
-def _more(answer: CapacityAnswer) -> str:
-    if answer.more is None:
-        return ""
-    if answer.more >= MAX:
-        return f"at least {MAX} more like the last"
-    return f"{answer.more} more like the last; then {answer.no_more}"
-
-
-def _in_all(answer: CapacityAnswer) -> str:
-    pods, places = sum(fit.wanted.count for fit in answer.fits), sum(len(fit.gpus) for fit in answer.fits)
-    whole = sum(not fit.missing for fit in answer.fits)
-    return f"{whole} of {len(answer.fits)} fit, with {places} of {pods} pods"

@@ -123,7 +123,6 @@ def command(
 def _annotate(
     manifest: pod.PodJson, changes: Mapping[str, str | None], origin: live_cluster.LiveCluster, *, dry_run: bool
 ) -> None:
-    """Set these annotations on the pod with this uid; None removes one."""
     namespace, name = pod.namespaced_name(manifest)
     body = {"metadata": {"uid": pod.uid(manifest), "annotations": dict(changes)}}
     origin.kubectl.patch("pod", name, json.dumps(body), dry_run, namespace=namespace)
@@ -169,7 +168,6 @@ def _poll(
 
 
 def _pending(manifest: pod.PodJson, origin: live_cluster.LiveCluster) -> tuple[str, ResizeCause, str]:
-    """Return what the pod still waits for, the cause, and its current amounts, in words."""
     namespace, name = pod.namespaced_name(manifest)
     now = origin.pod(namespace, name)
     if pod.uid(now) != pod.uid(manifest):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import sys
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,6 @@ def command(
     from kubectl_gpushare.planning import simulation
     from kubectl_gpushare.source import pod_files
     from kubectl_gpushare.views import simulate
-    from kubectl_gpushare.views.simulate import svg
 
     chosen = options.collect(params)
     if bool(filenames) == bool(trace):
@@ -85,10 +85,8 @@ def command(
     lines = pod_files.read_trace(trace) if trace else []
     for path in filenames:
         for workload in pod_files.read(path, namespace="simulated"):
-            lines += [
-                pod_files.TracePod(0.0, None, pod_files.copied(workload.pod, number))
-                for number in range(workload.count * count)
-            ]
+            copies = (pod_files.copied(workload.pod, number) for number in range(workload.count * count))
+            lines += [pod_files.TracePod(0.0, None, copy) for copy in copies]
     arrivals = []
     for line in lines:
         try:
@@ -100,29 +98,21 @@ def command(
         world = worlds.World(node for text in made_up for node in pod_files.made_up_nodes(text))
         notes: tuple[str, ...] = ()
     else:
-        snapshot = chosen_source.everything(
-            chosen_source.from_options(chosen), [arrival.asked.manifest for arrival in arrivals]
-        )
-        nodes = [
-            ledger.release(node, [entry.id for entry in node.allocations]) if empty else node for node in snapshot.nodes
-        ]
-        world = worlds.World(
-            nodes,
-            snapshot.node_objects,
-            () if empty else snapshot.pods or (),
-            snapshot.storage,
-            profile=snapshot.profile,
-        )
+        origin = chosen_source.from_options(chosen)
+        snapshot = chosen_source.everything(origin, [arrival.asked.manifest for arrival in arrivals])
+        if empty:
+            nodes = (ledger.release(node, [entry.id for entry in node.allocations]) for node in snapshot.nodes)
+            snapshot = dataclasses.replace(snapshot, nodes=tuple(nodes), pods=())
+        world = snapshot.world()
         notes = (*snapshot.notes, *world.unknown_claims(arrival.asked.manifest for arrival in arrivals))
     outcome = simulation.run(world, arrivals)
     if plot:
         try:
-            Path(plot).write_text(svg(simulate.picture(outcome)))
+            Path(plot).write_text(simulate.picture(outcome))
         except OSError as error:
             raise plugin_errors.FileError(f"{plot} cannot be written: {error.strerror}") from error
     if chosen.output in printing.DOCUMENTS:
-        whole = single_document("Simulation", simulate.document(outcome))
-        printing.write_document(whole, chosen)
+        printing.write_document(single_document("Simulation", simulate.document(outcome)), chosen)
     else:
         printing.show_table(simulate.table(outcome), chosen)
         print(simulate.summary(outcome), file=sys.stderr)

@@ -170,7 +170,8 @@ class _Maker:
             return snapshot
         from kubectl_gpushare.source import agents
 
-        nodes = [node.name for node in snapshot.nodes if _concerned(node, self._names)]
+        wanted = {name.partition("/")[0] for name in self._names}
+        nodes = [node.name for node in snapshot.nodes if node.gpus and (not wanted or node.name in wanted)]
         if self._usage is None and len(nodes) > agents.ASKED_UNASKED:
             return snapshot
         used, notes = agents.ask(self._origin.kubectl, nodes)
@@ -214,7 +215,3 @@ def _listing(kind: str) -> Callable[..., Listing]:
 def _missing(nodes: Sequence[GpuNode], names: Sequence[str]) -> list[str]:
     known = {node.name for node in nodes} | {f"{node.name}/{gpu.index}" for node in nodes for gpu in node.gpus}
     return [name for name in names if name not in known]
-
-
-def _concerned(node: GpuNode, names: Sequence[str]) -> bool:
-    return bool(node.gpus) and (not names or any(name.partition("/")[0] == node.name for name in names))

@@ -48,7 +48,10 @@ def draw(
         max([len(table.columns[index].header) if headers else 0, *(len(_text(cell)) for cell in column)])
         for index, column in zip(columns, cells, strict=True)
     ]
-    with_bar = [place.interactive and any(_has_bar(cell) for cell in column) for column in cells]
+    with_bar = [
+        place.interactive and any(isinstance(cell, Cell) and cell.bar is not None for cell in column)
+        for column in cells
+    ]
     fit = _fit([table.columns[index] for index in columns], natural, with_bar, place.columns)
     ellipsis = "…" if place.unicode else "~"
     decided = [(table.columns[columns[slot]], most) for slot, most in zip(fit.shown, fit.most, strict=True)]
@@ -87,7 +90,6 @@ def shorten(text: str, most: int, *, middle: bool = False, ellipsis: str = "…"
 
 
 def bar(part: float, width: int, *, style: str, place: Terminal) -> str:
-    """Return a bar of `width` characters, full to `part` (0 to 1)."""
     part = min(1.0, max(0.0, part))
     if not place.unicode:
         full = round(part * width)
@@ -144,7 +146,6 @@ def _shorten_columns(
     *,
     least: int = 10_000,
 ) -> None:
-    """Take `excess` characters from the columns that allow it, the widest first, down to `least` if necessary."""
     able = [slot for slot in shown if columns[slot].least]
     while excess > 0:
         able = [slot for slot in able if most[slot] > min(columns[slot].least, natural[slot], least)]
@@ -156,7 +157,6 @@ def _shorten_columns(
 
 
 def _broken(row: Row, decided: Sequence[tuple[Column, int]], ellipsis: str) -> list[Row]:
-    """Return the row with cells no wider than decided; as several rows if cells go on in the next line."""
     if all(len(_text(cell)) <= most for cell, (_, most) in zip(row, decided, strict=True)):
         return [row]
     parts = [
@@ -211,10 +211,6 @@ def _text(cell: str | Cell) -> str:
     return cell if isinstance(cell, str) else cell.text
 
 
-def _has_bar(cell: str | Cell) -> bool:
-    return isinstance(cell, Cell) and cell.bar is not None
-
-
 _PLAIN_WIDTH = 80
 _WIDEST_PICTURE = 50
 _NARROWEST_PICTURE = 10
@@ -222,7 +218,6 @@ _HANGING = "     "  # indents the lines of a section's sentence after the first
 
 
 def page_lines(content: Page, place: Terminal) -> list[str]:
-    """Return the lines of a page. On a terminal long sentences are wrapped; in a pipe a value stays one line."""
     fields = [entry for entry in content if isinstance(entry, Field)]
     indent = max((len(entry.key) for entry in fields), default=0) + 3
     drawn: list[str] = []
@@ -288,7 +283,6 @@ def _records(block: Table, place: Terminal) -> Iterator[str]:
 
 
 def picture(block: Picture, width: int, place: Terminal) -> str:
-    """Return `[aaaaaabbb...]  0.75 of 1`, `width` characters between the brackets."""
     whole = max(block.total, sum(amount for _, amount in block.parts)) or 1
     drawn, held, end = [], 0, 0
     for position, amount in block.parts:
@@ -296,16 +290,12 @@ def picture(block: Picture, width: int, place: Terminal) -> str:
         start, end = end, round(held / whole * width)
         if amount and end == start < width:
             end += 1  # a small amount still shows
-        drawn.append(_tenant_part(letter(position), position, end - start, place))
+        name, part = letter(position), end - start
+        centred = f"{name:^{part}}" if part else ""
+        drawn.append(terminal.tenant(centred, position, on=True) if place.colours else name * part)
     free = ("·" if place.unicode else ".") * (width - end)
     caption = terminal.paint(block.caption, "bad" if block.over else "", on=place.colours)
     return f"[{''.join(drawn)}{terminal.paint(free, 'dim', on=place.colours)}]  {caption}"
-
-
-def _tenant_part(name: str, position: int, width: int, place: Terminal) -> str:
-    if not place.colours:
-        return name * width
-    return terminal.tenant(f"{name:^{width}}" if width else "", position, on=True)
 
 
 def _room(used: int, place: Terminal) -> int:

@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import re
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, TextIO
 
 from gpushare import printable
@@ -28,7 +28,6 @@ def show(listing: Listing, options: Options) -> None:
 
 
 def show_page(kind: str, page_of: Callable[[], Page], document_of: Callable[[], Document], options: Options) -> None:
-    """Print one object as a page, or with -o as a document of this kind."""
     if options.output:
         write_document(single_document(kind, document_of()), options)
         return
@@ -38,7 +37,6 @@ def show_page(kind: str, page_of: Callable[[], Page], document_of: Callable[[], 
 
 
 def show_table(table: Table, options: Options) -> None:
-    """Print a table for people; an empty one is a sentence on standard error, and no error."""
     if not table.rows:
         where = f" in {options.namespace} namespace" if options.namespace else ""
         print(f"No {table.what} found{where}.", file=sys.stderr)
@@ -47,18 +45,18 @@ def show_table(table: Table, options: Options) -> None:
 
 
 def lines(table: Table, place: terminal.Terminal, options: Options) -> list[str]:
-    """Return the lines of a table for people, with its caption on a terminal."""
     from kubectl_gpushare.output import layout
 
     drawn, left_out = layout.draw(table, place, wide=options.wide, headers=not options.no_headers)
     if not place.interactive or options.no_headers:
         return drawn
-    top = [terminal.paint(line, "dim", on=place.colours) for line in _caption(table, place, left_out)]
+    sentences = filter(None, (table.caption, f"not shown at this width: {', '.join(left_out)}" if left_out else ""))
+    caption = [line for sentence in sentences for line in terminal.wrapped(sentence, place)]
+    top = [terminal.paint(line, "dim", on=place.colours) for line in caption]
     return [*top, *([""] if top else []), *drawn]
 
 
 def warn(sentences: Iterable[str]) -> None:
-    """Print warnings to standard error."""
     place = terminal.detect(sys.stderr)
     for sentence in sentences:
         for line in terminal.wrapped(f"warning: {sentence}", place):
@@ -66,7 +64,6 @@ def warn(sentences: Iterable[str]) -> None:
 
 
 def write_lines(text: Iterable[str], stream: TextIO) -> None:
-    """Write lines at once: a table of thousands of them is one write."""
     stream.write("".join(f"{line}\n" for line in text))
     stream.flush()
 
@@ -114,15 +111,12 @@ def _flat(item: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]
         if isinstance(value, dict):
             yield from _flat(value, f"{prefix}{key}.")
         elif isinstance(value, list):
-            yield prefix + key, ",".join(":".join(map(str, _parts(element))) for element in value)
+            parts = (element.values() if isinstance(element, dict) else (element,) for element in value)
+            yield prefix + key, ",".join(":".join(map(str, part)) for part in parts)
         elif isinstance(value, bool):
             yield prefix + key, str(value).lower()
         else:
             yield prefix + key, value
-
-
-def _parts(element: Any) -> Iterable[Any]:
-    return element.values() if isinstance(element, dict) else (element,)
 
 
 DOCUMENTS: Mapping[str, Callable[[Mapping[str, Any], TextIO], None]] = {"json": write_json, "yaml": write_yaml}
@@ -132,11 +126,6 @@ WRITERS: Mapping[str, Callable[[Listing, TextIO], None]] = {
     "csv": _csv,
     "name": lambda listing, stream: write_words(listing.names(), stream),
 }
-
-
-def _caption(table: Table, place: terminal.Terminal, left_out: Sequence[str]) -> list[str]:
-    sentences = [table.caption, f"not shown at this width: {', '.join(left_out)}" if left_out else ""]
-    return [line for sentence in sentences if sentence for line in terminal.wrapped(sentence, place)]
 
 
 _INDENT = "    "  # kubectl's
@@ -175,7 +164,6 @@ def _indented(text: str, depth: int) -> str:
 
 
 def yaml_parts(document: Mapping[str, Any]) -> Iterator[str]:
-    """Yield the document as YAML, in its own order. Its lists may be iterators."""
     import yaml as library
 
     dumper = getattr(library, "CSafeDumper", library.SafeDumper)

@@ -39,7 +39,6 @@ def wrapped(text: str, terminal: Terminal, *, indent: int = 0) -> list[str]:
 
 
 def broken(text: str, width: int) -> list[str]:
-    """Return the text in lines of at most `width`, broken between words; a longer word breaks after one of _MARKS."""
     lines: list[str] = []
     rest = text
     while len(rest) > width:
@@ -52,9 +51,7 @@ def broken(text: str, width: int) -> list[str]:
 
 
 def detect(stream: TextIO, *, color: str = "auto", environment: Mapping[str, str] = os.environ) -> Terminal:
-    """Return the capabilities of `stream`; `color` is `auto`, `always` or `never`. NO_COLOR and TERM=dumb turn `auto`
-    off.
-    """
+    """Return what `stream` can show. `color`: `auto`, which NO_COLOR and TERM=dumb turn off, `always` or `never`."""
     on_terminal = stream.isatty()
     columns, rows = _size(stream, environment) if on_terminal else (None, 24)
     wanted = on_terminal and not environment.get("NO_COLOR") and environment.get("TERM") != "dumb"
@@ -92,7 +89,6 @@ TENANTS = ("42", "46", "43", "45", "44", "102", "106", "103", "105", "104")
 
 
 def paint(text: str, style: str, *, on: bool) -> str:
-    """Return `text` in a style of the palette; unchanged if `style` is empty or colours are off."""
     return f"\x1b[{PALETTE[style]}m{text}\x1b[0m" if on and style and text else text
 
 

@@ -1,7 +1,7 @@
 """The output as values that views make: tables, pages and documents.
 
-`layout` decides widths and colours. The schema of documents, for `-o json` and `-o yaml`, is stable: a breaking change
-gets a new version.
+`layout` decides widths and colours. Most values are NamedTuples, which `top` defines faster than dataclasses. The
+schema of documents, for `-o json` and `-o yaml`, is stable: a breaking change gets a new version.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 import dataclasses
 import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 NONE = "<none>"
 UNKNOWN = "<unknown>"
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Column:
+class Column(NamedTuple):
     """A column and what a narrow terminal may do to it."""
 
     header: str
@@ -43,14 +42,11 @@ _TOTAL = Cell("TOTAL", "bold")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with a cell for each column; `caption` is a sentence above them for people.
-
-    totals: cells of one more row, by header; other columns stay empty there. None: no such row.
-    """
+    """Rows with a cell for each column; `caption` is a sentence above them for people."""
 
     columns: tuple[Column, ...]
     rows: Sequence[Row]
-    totals: Mapping[str, str | Cell] | None = None
+    totals: Mapping[str, str | Cell] | None = None  # one more row: cells by header, the others empty
     caption: str = ""
     what: str = "resources"  # "No … found."
 
@@ -62,7 +58,6 @@ class Table:
 
 
 def sentence(text: str) -> str:
-    """Return `text` on one line, for a last column, where spaces are harmless."""
     return " ".join(text.split()) or NONE
 
 
@@ -71,8 +66,7 @@ def plain(text: str) -> str:
     return sentence(text).replace(" ", "-")
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Field:
+class Field(NamedTuple):
     """`Key:  value`; several values stand below each other."""
 
     key: str
@@ -80,8 +74,7 @@ class Field:
     style: str = ""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Picture:
+class Picture(NamedTuple):
     """A bar of what tenants hold: `(position of the tenant, amount)`, in the same unit as `total`."""
 
     label: str
@@ -91,8 +84,7 @@ class Picture:
     over: bool = False  # more is held than there is
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Commands:
+class Commands(NamedTuple):
     """Lines to paste into a shell: never wrapped."""
 
     lines: tuple[str, ...]
@@ -101,8 +93,7 @@ class Commands:
 Block = str | Picture | Table | Commands
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Section:
+class Section(NamedTuple):
     """`Title:` and blocks below it, indented."""
 
     title: str
@@ -119,8 +110,13 @@ def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
     return (Field(key, said, style),) if said else ()
 
 
+def section(title: str, blocks: Iterable[Block], style: str = "") -> tuple[Section, ...]:
+    """Return a section; nothing if it has no blocks."""
+    said = tuple(blocks)
+    return (Section(title, said, style),) if said else ()
+
+
 def letter(position: int) -> str:
-    """Return the letter of a tenant in pictures and tables."""
     letters = string.ascii_letters
     return letters[position] if position < len(letters) else "#"
 
@@ -130,23 +126,17 @@ API_VERSION = "plugin.gpushare.io/v1alpha1"  # of these documents; no API server
 Document = dict[str, Any]
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
-    """A list in all its forms; only that of the chosen format is made. Each of the document's `items` is a row of CSV.
-
-    names: for `-o name`. problems: sentences for standard error, of the ledger and of facts that could not be read.
-    """
+class Listing(NamedTuple):
+    """A list in all its forms; only that of the chosen format is made."""
 
     table: Callable[[], Table]
-    document: Callable[[], Document]
-    names: Callable[[], Iterable[str]]
-    problems: Callable[[], Sequence[str]] = tuple
+    document: Callable[[], Document]  # each of its `items` is also a row of CSV
+    names: Callable[[], Iterable[str]]  # for `-o name`
+    problems: Callable[[], Sequence[str]] = tuple  # sentences of the ledger, and of facts that could not be read
 
 
 def list_document(kind: str, items: Iterable[Mapping[str, Any]], **more: Any) -> Document:
-    """Return a list as kubectl's are: `apiVersion`, `kind`, `items`. The items are an iterator: made one by one,
-    once.
-    """
+    """Return a list as kubectl's are. Its items are an iterator: made one by one, once."""
     return {"apiVersion": API_VERSION, "kind": kind, "items": iter(items), **more}
 
 

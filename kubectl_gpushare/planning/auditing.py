@@ -46,16 +46,14 @@ class Amounts:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedShare:
-    """A share on one GPU. `granted`: its amounts in the ledger, as the agent read it; `enforced`: the arbiter's, None
-    while it has no process.
-    """
+    """A share on one GPU."""
 
     namespace: str
     pod: str
     containers: tuple[str, ...]
     gpu: str  # UUID
-    granted: Amounts
-    enforced: Amounts | None
+    granted: Amounts  # in the ledger, as the agent read it
+    enforced: Amounts | None  # by the arbiter; None while it has no process
     charged_bytes: int
     overhead_bytes: int
     processes: int
@@ -66,15 +64,12 @@ class ReportedShare:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReportedAudit:
-    """The audit of one node.
-
-    problem: why it is incomplete, or empty; blind: whether a process without a limit could be hidden by that.
-    """
+    """The audit of one node."""
 
     node: str
     checked_at: float
-    problem: str
-    blind: bool
+    problem: str  # why it is incomplete, or empty
+    blind: bool  # whether a process without a limit could be hidden by that
     processes: tuple[ReportedProcess, ...]
     shares: tuple[ReportedShare, ...]
 
@@ -113,26 +108,29 @@ def _process(gpu: Mapping[str, Any], process: Mapping[str, Any]) -> ReportedProc
 
 
 def _share(share: Mapping[str, Any]) -> ReportedShare:
+    charged, overhead, processes, with_library = (
+        _whole(share.get(key) or 0) for key in ("chargedBytes", "overheadBytes", "processes", "withLibrary")
+    )
     return ReportedShare(
         str(share["namespace"]),
         str(share["pod"]),
         tuple(map(str, share["containers"])),
         str(share["gpu"]),
-        Amounts(_whole(share["requestPercent"]), _whole(share["limitPercent"]), _whole(share["limitBytes"])),
+        _amounts(share, "requestPercent", "limitPercent", "limitBytes"),
         None
         if share["enforcedBytes"] is None
-        else Amounts(
-            _whole(share["enforcedRequestPercent"]),
-            _whole(share["enforcedLimitPercent"]),
-            _whole(share["enforcedBytes"]),
-        ),
-        _whole(share.get("chargedBytes") or 0),
-        _whole(share.get("overheadBytes") or 0),
-        _whole(share.get("processes") or 0),
-        _whole(share.get("withLibrary") or 0),
+        else _amounts(share, "enforcedRequestPercent", "enforcedLimitPercent", "enforcedBytes"),
+        charged,
+        overhead,
+        processes,
+        with_library,
         share["inForce"] is True,
         str(share.get("reason") or ""),
     )
+
+
+def _amounts(share: Mapping[str, Any], request: str, limit: str, memory: str) -> Amounts:
+    return Amounts(_whole(share[request]), _whole(share[limit]), _whole(share[memory]))
 
 
 def _whole(figure: Any) -> int:
@@ -200,7 +198,6 @@ class AuditVerdict:
 
     @property
     def broken(self) -> bool:
-        """Whether some limit is certainly not in force, or some process has none."""
         return bool(self.strays) or AuditState.BROKEN in self._states
 
     @property
@@ -245,8 +242,7 @@ def check(
 
 
 def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
-    """Yield the shares of the ledger, as the agent sees them; then running shares that only the agent has."""
-    seen = {_key(reported): reported for reported in audit.shares}
+    seen = {(share.namespace, share.pod, share.containers, share.gpu): share for share in audit.shares}
     loose = {
         (process.gpu, process.namespace, process.pod, process.container)
         for process in audit.processes
@@ -256,21 +252,15 @@ def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
         share = seen.pop((held.namespace, held.pod, held.containers, held.gpu), None)
         yield held if share is None else _looked_at(held, share, loose)
     for share in (reported for reported in seen.values() if reported.processes):
-        held = ShareVerdict(
-            node.name, share.gpu, share.namespace, share.pod, share.containers, share.granted, AuditState.UNKNOWN
-        )
-        yield _looked_at(held, share, loose)
+        place = (node.name, share.gpu, share.namespace, share.pod, share.containers)
+        yield _looked_at(ShareVerdict(*place, share.granted, AuditState.UNKNOWN), share, loose)
 
 
 def _looked_at(held: ShareVerdict, share: ReportedShare, loose: Collection[tuple[str, str, str, str]]) -> ShareVerdict:
     evaded = any((held.gpu, held.namespace, held.pod, name) in loose for name in held.containers)
-    state = (
-        AuditState.BROKEN
-        if evaded or not share.in_force
-        else AuditState.IN_FORCE
-        if share.processes
-        else AuditState.IDLE
-    )
+    state = AuditState.IN_FORCE if share.processes else AuditState.IDLE
+    if evaded or not share.in_force:
+        state = AuditState.BROKEN
     reason = share.reason or ("a process of it is held to nothing" if evaded else "")
     return dataclasses.replace(held, state=state, reason=reason, seen=share, evaded=evaded)
 
@@ -286,14 +276,7 @@ def _ledger(node: GpuNode) -> Iterator[ShareVerdict]:
                 yield ShareVerdict(*place, amounts, AuditState.IDLE)
 
 
-def _key(share: ReportedShare) -> tuple[str, str, tuple[str, ...], str]:
-    return share.namespace, share.pod, share.containers, share.gpu
-
-
 def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:
-    """Return the state of the node's limits by its condition, and the reason. `runs`: whether its agent is known to
-    run.
-    """
     limits = node.condition(contract.CONDITION_LIMITS_IN_FORCE)
     if limits is None:
         return AuditState.UNKNOWN, f"no condition {contract.CONDITION_LIMITS_IN_FORCE} on the GPUNode"

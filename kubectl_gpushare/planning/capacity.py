@@ -20,6 +20,7 @@ from kubectl_gpushare.planning.remedies import Remedy
 MAX = 1000  # copies of one pod that are tried
 
 Allowances = Mapping[str, tuple[Allowance, ...]]  # by namespace
+_Left = dict[str, tuple[Allowance, ...]]  # the same, while pods are placed
 _NO_QUOTAS: Final[Allowances] = types.MappingProxyType({})
 
 
@@ -48,17 +49,13 @@ class FitResult:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class CapacityAnswer:
-    """The results of all batches.
-
-    more: how many more pods of the last batch would fit; None if some pods do not fit. no_more: why not one more than
-    that.
-    """
+    """The results of all batches."""
 
     fits: tuple[FitResult, ...]
     before: Fragmentation
     after: Fragmentation
-    more: int | None
-    no_more: Refusal | None = None
+    more: int | None  # pods like the last batch's would fit; None if some pods do not fit
+    no_more: Refusal | None = None  # why not one more than that
 
     @property
     def all_fit(self) -> bool:
@@ -66,10 +63,7 @@ class CapacityAnswer:
 
 
 def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
-    """Place the pods in this order, as the webhook would; restore the world afterwards.
-
-    allowances: the ResourceQuotas' remaining amounts, by namespace.
-    """
+    """Place the pods in this order, as the webhook would; restore the world afterwards."""
     undone: list[Callable[[], None]] = []
     left = dict(allowances)
     world.bounds = {name: exclusive_gpus.bound_of(name, quotas) for name, quotas in left.items()}
@@ -77,8 +71,7 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
     try:
         fits = tuple(_fit(world, batch, left, undone) for batch in wanted)
         after = world.fragmentation()
-        all_fit = not any(fit.missing for fit in fits)
-        if not all_fit or not wanted:
+        if not wanted or any(fit.missing for fit in fits):
             return CapacityAnswer(fits, before, after, None)
         more, refusal = _as_many(world, wanted[-1].asked, MAX, left, undone)
         return CapacityAnswer(fits, before, after, len(more), refusal)
@@ -88,9 +81,7 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
             undo()
 
 
-def _fit(
-    world: World, batch: PodBatch, left: dict[str, tuple[Allowance, ...]], undone: list[Callable[[], None]]
-) -> FitResult:
+def _fit(world: World, batch: PodBatch, left: _Left, undone: list[Callable[[], None]]) -> FitResult:
     gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     changes: Sequence[Remedy] = ()
     if refusal is not None and refusal.cause is not Cause.QUOTA:  # rejected by a quota, however much is free
@@ -100,11 +91,7 @@ def _fit(
 
 
 def _as_many(
-    world: World,
-    asked: RequestingPod,
-    count: int,
-    left: dict[str, tuple[Allowance, ...]],
-    undone: list[Callable[[], None]],
+    world: World, asked: RequestingPod, count: int, left: _Left, undone: list[Callable[[], None]]
 ) -> tuple[tuple[str, ...], Refusal | None]:
     gpus: list[str] = []
     amounts = resource_quota.asked(asked.manifest, asked.request)

@@ -42,10 +42,7 @@ class Reasons:
 
 
 def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
-    """Return the reasons of one pod, with remedies. Raises `RequestError`.
-
-    quotas: its namespace's, which bound exclusive GPUs.
-    """
+    """Return the reasons of one pod. Raises `RequestError`. quotas: its namespace's, which bound exclusive GPUs."""
     asked = RequestingPod.from_manifest(worlds.without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
@@ -88,7 +85,6 @@ def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budget
 
 
 def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:
-    """Return the cluster without the pod, as if it were created now."""
     nodes: Sequence[GpuNode] = worlds.nodes_without(snapshot.nodes, manifest)
     identity = pod.namespaced_name(manifest)
     others = [other for other in snapshot.pods or () if pod.namespaced_name(other) != identity]

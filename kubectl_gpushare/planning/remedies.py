@@ -16,7 +16,6 @@ from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Allocation, Share
 from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, taints
 from gpushare.placement import NodeView, Placement, explanation, filters
 from gpushare.placement.filters import Sees
@@ -50,6 +49,10 @@ _MAX_MOVES = 200  # pods that are tried, those on the nearest misses first
 _SMALL_PERCENT = 25  # up to this compute, a share may be satisfied with idle time alone
 _MAX_SIZES = 64  # sizes tried per kind, the largest first
 _MIN_PART = 4  # a pod with less than a quarter of the requested amount is not the same pod
+
+
+def _remedy(world: World, answer: Placement, sentence: str, kind: str) -> Remedy:
+    return Remedy(sentence, answer, worlds.gpus(answer, world.views), kind)
 
 
 def all_of(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> list[Remedy]:
@@ -89,7 +92,7 @@ def _tried(world: World, asked: RequestingPod, key: str, value: str | None, sent
     answer = world.place(changed.manifest, changed.request) if changed else None
     if not isinstance(answer, Placement):
         return None
-    return Remedy(sentence, answer, worlds.gpus(answer, world.views), kind, key, value)
+    return dataclasses.replace(_remedy(world, answer, sentence, kind), key=key, value=value)
 
 
 def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
@@ -103,8 +106,7 @@ def _uncordoned(world: World, asked: RequestingPod, rejected: Sequence[Rejected]
         with world.replacing(dataclasses.replace(owner, gpus=gpus)):
             answer = world.place(asked.manifest, asked.request)
         if isinstance(answer, Placement):
-            sentence = f"if {miss.node}/{miss.gpu_index} were uncordoned"
-            yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "uncordon")
+            yield _remedy(world, answer, f"if {miss.node}/{miss.gpu_index} were uncordoned", "uncordon")
             return
 
 
@@ -118,11 +120,10 @@ def defragmented(world: World, name: str, asked: RequestingPod, budgets: Budgets
         return None
     count = "1 move" if len(step.moves) == 1 else f"{len(step.moves)} moves"
     sentence = f"after {count}, which `kubectl gpushare defrag {name} -n {asked.namespace}` plans"
-    return Remedy(sentence, answer, worlds.gpus(answer, world.views), "defrag")
+    return _remedy(world, answer, sentence, "defrag")
 
 
 def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Try to move one pod elsewhere: the smallest that can, on the nearest misses."""
     for view, entry in _in_the_way(world, rejected):
         manifest = world.manifest(entry)
         if manifest is None:
@@ -141,8 +142,7 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         back()
         if isinstance(answer, Placement) and isinstance(elsewhere, Placement):
             where = worlds.gpus(elsewhere, world.views)
-            sentence = f"if {entry.pod} moved to {where}"
-            yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "move")
+            yield _remedy(world, answer, f"if {entry.pod} moved to {where}", "move")
             return
 
 
@@ -155,7 +155,7 @@ def _ended(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         answer = world.place(asked.manifest, asked.request)
         back()
         if isinstance(answer, Placement):
-            yield Remedy(f"if {entry.pod} ended", answer, worlds.gpus(answer, world.views), "end")
+            yield _remedy(world, answer, f"if {entry.pod} ended", "end")
             return
 
 
@@ -186,19 +186,16 @@ def _size(entry: Allocation) -> tuple[int, int]:
 
 
 def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
-    """Return the amounts free on some GPU that are less than the request, the largest first."""
     free = {
         (gpu.memory_bytes - used.memory_bytes) // _MIB
         for view in world.views.values()
         for gpu, used in view.gpus()
         if gpu.takes_shares
     }
-    share = _share(asked, key)
-    most = max(
-        (share.memory.on(gpu.memory_bytes) for view in world.views.values() for gpu in view.node.gpus), default=0
-    )
+    memory = _share(asked, key).memory
+    most = max((memory.on(gpu.memory_bytes) for view in world.views.values() for gpu in view.node.gpus), default=0)
     sizes = sorted((mib for mib in free if most <= mib * _MIB * _MIN_PART and mib * _MIB < most), reverse=True)
-    return [_mebibytes(mib) for mib in sizes[:_MAX_SIZES]]
+    return [f"{mib // 1024}Gi" if mib % 1024 == 0 else f"{mib}Mi" for mib in sizes[:_MAX_SIZES]]
 
 
 def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
@@ -228,10 +225,6 @@ def _is_of(key: str, containers: Sequence[str]) -> bool:
     return not dot or container in containers
 
 
-def _mebibytes(count: int) -> str:
-    return f"{count // 1024}Gi" if count % 1024 == 0 else f"{count}Mi"
-
-
 def without_surge(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
     """Return the world after one pod of an older template of its Deployment has ended."""
     deployment, template = pod.deployment(asked.manifest)
@@ -249,7 +242,7 @@ def without_surge(world: World, asked: RequestingPod, _rejected: Sequence[Reject
             back()
             if isinstance(answer, Placement):
                 sentence = f"if {entry.pod}, of an older template, ended first: maxSurge 0 in deploy/{deployment}"
-                yield Remedy(sentence, answer, worlds.gpus(answer, world.views), "surge")
+                yield _remedy(world, answer, sentence, "surge")
                 return
 
 
@@ -260,7 +253,6 @@ _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def _fewer_node_constraints(world: World, asked: RequestingPod, _rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Drop one of the pod's constraints on nodes and other pods."""
     spec = asked.manifest.get("spec") or {}
     selector, affinity = spec.get("nodeSelector") or {}, spec.get("affinity") or {}
     kept: list[tuple[str, str, dict[str, Any]]] = [
@@ -283,25 +275,13 @@ def _fewer_node_constraints(world: World, asked: RequestingPod, _rejected: Seque
         sentence = "without its topologySpreadConstraints"
         kept.append((sentence, "topologySpreadConstraints", {"topologySpreadConstraints": []}))
     for sentence, kind, otherwise in kept:
-        change = _specified(world, asked, otherwise, sentence, kind)
-        if change is not None:
-            yield change
-
-
-def _specified(
-    world: World, asked: RequestingPod, otherwise: dict[str, Any], sentence: str, kind: str
-) -> Remedy | None:
-    manifest = {**asked.manifest, "spec": {**(asked.manifest.get("spec") or {}), **otherwise}}
-    answer = world.place(manifest, asked.request)
-    if not isinstance(answer, Placement):
-        return None
-    return Remedy(sentence, answer, worlds.gpus(answer, world.views), kind)
+        answer = world.place({**asked.manifest, "spec": {**spec, **otherwise}}, asked.request)
+        if isinstance(answer, Placement):
+            yield _remedy(world, answer, sentence, kind)
 
 
 def _opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> Iterator[Remedy]:
-    """Try to let a node take the pod although it rejects pods now; for each way, yield the first node on which the pod
-    fits.
-    """
+    """Let a node take the pod although it rejects pods now: for each way, the first node on which the pod fits."""
     ways = dict(_OPENED)
     nodes = dict.fromkeys(miss.node for miss in rejected if miss.rule in {explanation.NODE_RULE, "closed"})
     for name in [*nodes][:_MAX_NODES]:
@@ -314,10 +294,13 @@ def _opened(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) ->
                 continue
             sentence, changed = remedied
             node = world.views[name].node
-            with world.replacing_node_spec(changed), world.replacing(_reopened(node) if way == AGENT else node):
+            if way == AGENT:
+                kept = tuple(entry for entry in node.conditions if entry.reason != contract.REASON_AGENT_STOPPED)
+                node = dataclasses.replace(node, conditions=kept).as_closed("")
+            with world.replacing_node_spec(changed), world.replacing(node):
                 answer = world.place(asked.manifest, asked.request)
             if isinstance(answer, Placement):
-                yield Remedy(sentence, answer, worlds.gpus(answer, world.views), way)
+                yield _remedy(world, answer, sentence, way)
                 del ways[way]
 
 
@@ -335,11 +318,6 @@ def _untainted(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:
     kept = tuple(taint for taint in node_spec.taints if taint not in custom)
     sentence = "with a toleration of " + " and ".join(map(str, custom))
     return sentence, dataclasses.replace(node_spec, taints=kept)
-
-
-def _reopened(node: GpuNode) -> GpuNode:
-    conditions = tuple(condition for condition in node.conditions if condition.reason != contract.REASON_AGENT_STOPPED)
-    return dataclasses.replace(node, conditions=conditions).as_closed("")
 
 
 def _with_agent(node_spec: NodeSpec) -> tuple[str, NodeSpec] | None:

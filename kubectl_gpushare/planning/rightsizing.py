@@ -33,22 +33,19 @@ class ReportedPeak:
 
 
 def parse_peaks(texts: Iterable[str]) -> dict[ShareKey, ReportedPeak]:
-    """Return the peaks in the metrics of some agents; of repeated ones, the highest."""
     peaks: dict[ShareKey, ReportedPeak] = {}
     for text in texts:
         for name, labels, value in live_usage.samples(text, (PEAK_MEMORY, PEAK_COMPUTE, OBSERVED_SECONDS)):
             containers = tuple(part for part in labels.get("containers", "").split(",") if part)
             key = (labels.get("namespace", ""), labels.get("pod", ""), containers, labels.get("gpu", ""))
-            peaks[key] = _higher(peaks.get(key, ReportedPeak()), name, value)
+            known = peaks.get(key, ReportedPeak())
+            if name == PEAK_MEMORY:
+                peaks[key] = dataclasses.replace(known, memory_bytes=max(known.memory_bytes or 0, int(value)))
+            elif name == PEAK_COMPUTE:
+                peaks[key] = dataclasses.replace(known, compute_ratio=max(known.compute_ratio or 0.0, value))
+            else:
+                peaks[key] = dataclasses.replace(known, observed_seconds=max(known.observed_seconds, value))
     return peaks
-
-
-def _higher(known: ReportedPeak, name: str, value: float) -> ReportedPeak:
-    if name == PEAK_MEMORY:
-        return dataclasses.replace(known, memory_bytes=max(known.memory_bytes or 0, int(value)))
-    if name == PEAK_COMPUTE:
-        return dataclasses.replace(known, compute_ratio=max(known.compute_ratio or 0.0, value))
-    return dataclasses.replace(known, observed_seconds=max(known.observed_seconds, value))
 
 
 # (sizes below this, in bytes; are rounded up to a multiple of this)
@@ -84,23 +81,20 @@ class Size:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A share of a pod: its size, its highest peak on any of its GPUs, and the suggested size (None: no suggestion).
-
-    several: whether other containers of the pod have separate shares.
-    """
+    """A share of a pod: its size, its highest peak on any of its GPUs, and the suggested size."""
 
     node: str
     namespace: str
     pod: str
     containers: tuple[str, ...]
     gpus: tuple[str, ...]  # UUIDs
-    several: bool
+    several: bool  # whether other containers of the pod have separate shares
     held: Size
     limit_percent: int
     peak: ReportedPeak
     advice: Advice
     reason: str = ""
-    wanted: Size | None = None
+    wanted: Size | None = None  # None: no suggestion
 
     @property
     def freed(self) -> Size:
@@ -112,7 +106,6 @@ class Suggestion:
 
 
 def suggest(nodes: Iterable[GpuNode], reported: Mapping[ShareKey, ReportedPeak], rules: Rules) -> list[Suggestion]:
-    """Return a suggestion for each share of each pod, in the order of the ledger."""
     return [
         _suggestion(node, entry, shares, reported, rules)
         for node in nodes
@@ -123,26 +116,19 @@ def suggest(nodes: Iterable[GpuNode], reported: Mapping[ShareKey, ReportedPeak],
 
 
 def freed(suggestions: Iterable[Suggestion]) -> dict[str, Size]:
-    """Return the amounts that the suggestions free on each GPU, by UUID."""
     sums: dict[str, Size] = {}
     for suggestion in suggestions:
         for uuid in suggestion.gpus if suggestion.wanted else ():
-            sums[uuid] = _plus(sums.get(uuid, Size(0, 0)), suggestion.freed)
+            sums[uuid] = total([sums.get(uuid, Size(0, 0)), suggestion.freed])
     return sums
 
 
 def total(sizes: Iterable[Size]) -> Size:
-    whole = Size(0, 0)
-    for size in sizes:
-        whole = _plus(whole, size)
-    return whole
+    sizes = list(sizes)
+    return Size(sum(size.request_percent for size in sizes), sum(size.memory_bytes for size in sizes))
 
 
-def _plus(size: Size, other: Size) -> Size:
-    return Size(size.request_percent + other.request_percent, size.memory_bytes + other.memory_bytes)
-
-
-_UNSEEN: Final = ReportedPeak(None, None, 0.0)
+_UNSEEN: Final = ReportedPeak()
 
 
 def _alike(entry: Allocation) -> Iterator[list[GivenShare]]:
@@ -188,9 +174,12 @@ def _suggestion(
     needed_bytes = peak.memory_bytes * (1 + rules.margin)
     # Steps round up sizes that have to be written down; a size that is already enough stays as it is.
     most_bytes = min(most_bytes, held.memory_bytes) if needed_bytes <= held.memory_bytes else most_bytes
-    wanted = Size(
-        _compute(held.request_percent, peak.compute_ratio, rules.margin), min(_memory(needed_bytes), most_bytes)
-    )
+    request_percent = held.request_percent
+    if request_percent and peak.compute_ratio is not None:
+        needed_percent = peak.compute_ratio * 100 * (1 + rules.margin)
+        request_percent = min(request_percent, _rounded_up(needed_percent, COMPUTE_STEP_PERCENT))
+    step = next(step for below, step in MEMORY_STEPS_BYTES if needed_bytes < below)
+    wanted = Size(request_percent, min(_rounded_up(needed_bytes, step), most_bytes))
     if wanted == held:
         return dataclasses.replace(known, advice=Advice.FITS, reason=_remark(known))
     advice = Advice.GROW if wanted.memory_bytes > held.memory_bytes else Advice.SHRINK
@@ -198,7 +187,6 @@ def _suggestion(
 
 
 def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
-    """Return the highest peak of several GPUs, and the shortest observation; None where one is unknown."""
     memory = [peak.memory_bytes for peak in known if peak.memory_bytes is not None]
     compute = [peak.compute_ratio for peak in known if peak.compute_ratio is not None]
     return ReportedPeak(
@@ -208,30 +196,15 @@ def _highest(known: Sequence[ReportedPeak]) -> ReportedPeak:
     )
 
 
-def _compute(given_percent: int, peak_ratio: float | None, margin: float) -> int:
-    if not given_percent or peak_ratio is None:
-        return given_percent
-    return min(given_percent, _rounded_up(peak_ratio * 100 * (1 + margin), COMPUTE_STEP_PERCENT))
-
-
-def _memory(count: float) -> int:
-    return _rounded_up(count, next(step for below, step in MEMORY_STEPS_BYTES if count < below))
-
-
 def _rounded_up(amount: float, step: int) -> int:
-    return (
-        max(1, math.ceil(round(amount / step, 6))) * step
-    )  # 0.3 × 100 × 1.2 is slightly more than 36 in floating point
+    # 0.3 × 100 × 1.2 is slightly more than 36 in floating point
+    return max(1, math.ceil(round(amount / step, 6))) * step
 
 
 def _remark(suggestion: Suggestion) -> str:
     ratio = suggestion.peak.compute_ratio
-    if ratio is None:
-        return (
-            "its compute was not measured, because no other share wanted the GPU"
-            if suggestion.held.request_percent
-            else ""
-        )
-    if ratio * 100 > suggestion.held.request_percent > 0:
+    if ratio is None and suggestion.held.request_percent:
+        return "its compute was not measured, because no other share wanted the GPU"
+    if ratio is not None and ratio * 100 > suggestion.held.request_percent > 0:
         return "it used more compute than its request, while others left it idle"
     return ""

@@ -1,6 +1,4 @@
-"""Simulates pods that arrive and end, placed by the webhook's placement code; waiting pods are retried when one
-ends.
-"""
+"""Simulates pods that arrive and end, placed by the webhook's placement code; each end lets waiting pods try again."""
 
 from __future__ import annotations
 
@@ -87,7 +85,6 @@ class _Play:
         self.first_refusal = ""
 
     def until(self, now: float) -> None:
-        """End the pods that are due by `now`, and place waiting ones."""
         while self._ends and self._ends[0][0] <= now:
             at, _, arrival, node, entry = heapq.heappop(self._ends)
             self._world.remove(arrival.asked.manifest, node, entry)

@@ -23,17 +23,13 @@ AGENTS = f"{_PODS}?labelSelector=app.kubernetes.io%2Fname%3Dgpushare%2Capp.kuber
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class AgentAnswers:
-    """Agents' answers by node; `failures`: the nodes without an answer, by the reason.
-
-    ready: the nodes whose kubelet reports the agent's pod as ready, whether or not it can be reached from here.
-    """
+    """Agents' answers by node."""
 
     texts: Mapping[str, str]
-    failures: Mapping[str, Sequence[str]]
-    ready: frozenset[str] = frozenset()
+    failures: Mapping[str, Sequence[str]]  # the nodes without an answer, by the reason
+    ready: frozenset[str] = frozenset()  # nodes whose kubelet reports the agent as ready, even if it cannot be reached
 
     def notes(self, what: str) -> tuple[str, ...]:
-        """Return sentences that say on which nodes `what` is unknown, and why."""
         asked = {*self.texts, *(node for nodes in self.failures.values() for node in nodes)}
         notes = []
         for reason, nodes in self.failures.items():
@@ -43,7 +39,6 @@ class AgentAnswers:
 
 
 def ask(program: kubectl.Kubectl, nodes: Sequence[str]) -> tuple[live_usage.Usage, tuple[str, ...]]:
-    """Return the use by shares on these nodes, and a sentence for each agent whose answer is missing."""
     answers = fetch(program, nodes, METRICS)
     return live_usage.parse(answers.texts), answers.notes("used figures")
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
 
 from gpushare import contract, pod
 from kubectl_gpushare import options, plugin_errors
@@ -13,58 +13,13 @@ from kubectl_gpushare.source import live_cluster
 if TYPE_CHECKING:
     from gpushare import resource_quota
     from gpushare.gpunode import GpuNode
-    from gpushare.node import NodeJson
     from gpushare.placement_profile import PlacementProfile
+    from kubectl_gpushare.source.files import Files
     from kubectl_gpushare.source.snapshot import Snapshot
 
+    Source = live_cluster.LiveCluster | Files
+
 _Read = TypeVar("_Read")
-
-
-class Source(Protocol):
-    """Where GPUNodes and pods come from. What is not known, because it was not saved, is None or empty."""
-
-    @property
-    def default_namespace(self) -> str: ...
-
-    def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
-        """Return the GPUNodes with these labels, or the one of that name."""
-
-    def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson] | None:
-        """Return the pods that share GPUs: on `node` or on none yet; in a namespace; with these labels."""
-
-    def node_objects(self) -> list[NodeJson] | None:
-        """Return all Node objects."""
-
-    def node_object(self, name: str) -> NodeJson | None:
-        """Return the Node object of that name, if there is one."""
-
-    def configurations(self) -> dict[str, str] | None:
-        """Return the entries of the ConfigMap that nodes pick theirs from."""
-
-    def placement(self) -> dict[str, str]:
-        """Return the ConfigMap with the placer's policy and mix."""
-
-    def everybody(self) -> list[pod.PodJson] | None:
-        """Return all pods that have not ended, ours or not."""
-
-    def events(self, kind: str, namespace: str, name: str) -> list[dict[str, Any]] | None:
-        """Return the Events about one object."""
-
-    def failures(self, namespace: str) -> list[dict[str, Any]]:
-        """Return the Events of a namespace about pods that could not be created."""
-
-    def workload(self, kind: str, namespace: str, name: str) -> Mapping[str, Any] | None:
-        """Return a workload such as a Deployment. Raises `KubectlNotFound`."""
-
-    def budgets(self) -> list[dict[str, Any]] | None: ...
-
-    def quotas(self, namespace: str) -> list[dict[str, Any]]: ...
-
-    def storage(self) -> Mapping[str, Sequence[Mapping[str, Any]]] | None:
-        """Return claims, volumes and the nodes' attach limits, by kind."""
-
-    def pod(self, namespace: str, name: str) -> pod.PodJson:
-        """Return one pod, with or without a share. Raises `KubectlNotFound`."""
 
 
 def from_options(chosen: options.Options) -> Source:
@@ -115,7 +70,6 @@ def read(
 def with_pods(
     origin: Source, nodes: list[GpuNode], *, node: str = "", namespace: str = "", label_selector: str = ""
 ) -> Snapshot:
-    """Return these nodes with their pods; without the right to read pods, add a note on what is left out."""
     from kubectl_gpushare.source.snapshot import Snapshot
 
     notes: list[str] = []

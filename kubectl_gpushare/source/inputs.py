@@ -22,7 +22,6 @@ def name(path: str) -> str:
 
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:
-    """Yield the documents of a YAML text. Raises `FileError`."""
     from gpushare.object_parsers import read_yaml
 
     try:
@@ -71,10 +70,7 @@ def objects(paths: Iterable[str]) -> list[Json]:
 
 
 def items(path: str, *, hint: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield kind and content of each object in the file; ("", description) for anything else. Raises `FileError`.
-
-    hint: what to do about a file that cannot be read.
-    """
+    """Yield kind and content of each object; ("", description) for anything else. Raises `FileError` with this hint."""
     where = name(path)
     try:
         with contextlib.nullcontext(sys.stdin.buffer) if path == "-" else Path(path).open("rb") as stream:
@@ -108,7 +104,6 @@ _MAX_MISSPELT = 3
 
 
 def misspelt(manifest: pod.PodJson) -> str:
-    """Return the correct forms of a pod's misspelt keys, as a sentence; empty if there are none."""
     metadata = manifest.get("metadata") or {}
     said = [
         *_misspelt_keys(metadata.get("annotations"), "annotation"),

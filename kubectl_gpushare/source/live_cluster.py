@@ -99,6 +99,7 @@ class LiveCluster:
         return self.kubectl.raw(_path(contract.GPUNODE_PATH, query))
 
     def pods(self, *, node: str = "", namespace: str = "", label_selector: str = "") -> list[pod.PodJson]:
+        """Return the pods that share GPUs: on `node` or on none yet; in a namespace; with these labels."""
         labels = ",".join(filter(None, (_SHARE, label_selector)))
         fields = [f"spec.nodeName={node}", "spec.nodeName="] if node else [""]
         paths = [_pods_path(namespace, labelSelector=labels, fieldSelector=field) for field in fields]
@@ -148,6 +149,7 @@ class LiveCluster:
             return {}
 
     def everybody(self) -> list[pod.PodJson]:
+        """Return all pods that have not ended, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed
@@ -172,6 +174,7 @@ class LiveCluster:
         return self._list(_path(f"/api/v1/namespaces/{_quoted(namespace)}/events", {"fieldSelector": fields}))
 
     def failures(self, namespace: str) -> list[Json]:
+        """Return the Events about pods that could not be created."""
         try:
             return self._events(namespace, "reason=FailedCreate")
         except plugin_errors.KubectlForbidden:

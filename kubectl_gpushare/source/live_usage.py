@@ -24,14 +24,11 @@ _ESCAPED = r"\\(.)"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Used:
-    """The use of one or several GPUs. `compute_percent`: 100 is one GPU.
-
-    bound: whether a part was not measured, so that `compute_percent` is a lower bound.
-    """
+    """The use of one or several GPUs."""
 
     memory_bytes: int = 0
-    compute_percent: float = 0.0
-    bound: bool = False
+    compute_percent: float = 0.0  # 100 is one GPU
+    bound: bool = False  # a part was not measured: `compute_percent` is a lower bound
 
     def plus(self, other: Used) -> Used:
         compute_percent = self.compute_percent + other.compute_percent
@@ -51,18 +48,15 @@ class GivenDevices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """`shares`: by namespace, pod and GPU; `gpus`: their sums. `nodes`: those whose agents answered.
+    """What the agents measure. A share without figures has no process."""
 
-    A share without figures has no process. `devices`: by GPU, what the kubelet gave to containers.
-    """
-
-    nodes: frozenset[str] = frozenset()
+    nodes: frozenset[str] = frozenset()  # those whose agents answered
+    # by namespace, pod and GPU; their sums by GPU; what the kubelet gave to containers, by GPU
     shares: Mapping[tuple[str, str, str], Used] = dataclasses.field(default_factory=dict)
     gpus: Mapping[str, Used] = dataclasses.field(default_factory=dict)
     devices: Mapping[str, tuple[GivenDevices, ...]] = dataclasses.field(default_factory=dict)
 
     def devices_of(self, node: str, uuid: str) -> tuple[GivenDevices, ...] | None:
-        """Return the fraction of a GPU that the kubelet gave to containers; None if unknown."""
         return self.devices.get(uuid, ()) if node in self.nodes else None
 
     def of_gpu(self, node: str, uuid: str) -> Used | None:
@@ -109,7 +103,6 @@ def total(parts: Iterable[Used]) -> Used:
 
 
 def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str, str], float]]:
-    """Yield name, labels and value of every sample of these metrics; skips other lines."""
     for line in text.splitlines():
         match = re.fullmatch(_LINE, line)
         if match is None or match[1] not in names:
@@ -120,8 +113,8 @@ def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str
             continue
         if not 0 <= value < _TOO_MUCH:  # nor NaN
             continue
-        yield match[1], {key: _unescaped(quoted) for key, quoted in re.findall(_LABEL, match[2])}, value
-
-
-def _unescaped(text: str) -> str:
-    return re.sub(_ESCAPED, lambda match: "\n" if match[1] == "n" else match[1], text)
+        labels = {
+            key: re.sub(_ESCAPED, lambda escaped: "\n" if escaped[1] == "n" else escaped[1], quoted)
+            for key, quoted in re.findall(_LABEL, match[2])
+        }
+        yield match[1], labels, value

@@ -96,7 +96,6 @@ def _asks(manifest: pod.PodJson) -> bool:
 
 
 def _made_for_it(claim: Any) -> Any:
-    """Return the volume of a StatefulSet's pod for a claim template, as an ephemeral volume of the pod."""
     if not isinstance(claim, Mapping):
         return claim
     return {"name": str(_fields(claim, "metadata").get("name") or ""), "ephemeral": {"volumeClaimTemplate": claim}}

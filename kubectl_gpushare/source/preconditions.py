@@ -40,7 +40,6 @@ _EVERYTHING = "* *.*"  # an administrator's right, which implies all others
 def of_cluster(
     program: kubectl.Kubectl, manifests: Iterable[Json] = (), *, installing: bool, namespace_of_trial: str
 ) -> ClusterFacts:
-    """Read the facts of this cluster. `manifests`: those to be installed; if empty, the installed ones."""
     # The first request decides whether there is a cluster at all; any other may be forbidden.
     version = str(LiveCluster(program).document("/version").get("gitVersion") or "")
     unread: dict[str, str] = {}
@@ -176,7 +175,6 @@ def _trial(running: kubectl.Running) -> Trial:
 
 
 def _probe() -> Json:
-    """Return a pod that asks for a share and meets every Pod Security Standard."""
     context = {
         "allowPrivilegeEscalation": False,
         "runAsNonRoot": True,

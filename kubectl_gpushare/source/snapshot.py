@@ -19,25 +19,19 @@ if TYPE_CHECKING:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Snapshot:
-    """GPUNodes and pods at one moment.
-
-    `pods` and `node_objects` (the Node objects) are None if they are unknown, `usage` if no agent was asked, `profile`
-    (the webhook's policy and mix) if it is not needed. `storage` is by kind (`gpushare.nodefilters.volumes`), and None
-    also if no pod in question mounts a volume. `notes`: sentences about what is missing and why.
-    """
+    """GPUNodes and pods at one moment; None is unknown or not needed."""
 
     nodes: tuple[GpuNode, ...]
     pods: Sequence[pod.PodJson] | None = None
-    notes: tuple[str, ...] = ()
-    usage: Usage | None = None
+    notes: tuple[str, ...] = ()  # sentences about what is missing and why
+    usage: Usage | None = None  # None if no agent was asked
     node_objects: Sequence[NodeJson] | None = None
-    storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None
-    profile: PlacementProfile | None = None
+    storage: Mapping[str, Sequence[Mapping[str, Any]]] | None = None  # by kind (`gpushare.nodefilters.volumes`)
+    profile: PlacementProfile | None = None  # the webhook's policy and mix
     events: Sequence[Mapping[str, Any]] | None = None  # about the one object that is described
 
     @property
     def typical_of(self) -> TypicalOf:
-        """The mix of requests on a GPU with so many bytes; the default one without a profile."""
         return policies.default_mix if self.profile is None else self.profile.typical_of
 
     def world(self, *, claims_are_all: bool = False) -> World:

@@ -42,17 +42,13 @@ def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) 
     kind, _, name = word.partition("/")
     if kind.lower() not in KINDS or not options.is_name(name):
         return PodMeant(chosen_source.pod_named(origin, chosen, word))
-    namespace = chosen.namespace or origin.default_namespace
-    return _pod_of(origin, KINDS[kind.lower()], namespace, name)
-
-
-def _pod_of(origin: chosen_source.Source, kind: str, namespace: str, name: str) -> PodMeant:
+    namespace, kind = chosen.namespace or origin.default_namespace, KINDS[kind.lower()]
     manifests = [manifest for manifest in origin.pods(namespace=namespace) or () if _is_of(manifest, kind, name)]
     latest = max((event for event in origin.failures(namespace) if _is_about(event, kind, name)), key=_time, default={})
     said = errors.shortened(message_of(latest), longest=_MAX)
     workload = origin.workload(kind, namespace, name)
     if manifests:
-        first = min(manifests, key=lambda manifest: (*_urgency(manifest), pod.namespaced_name(manifest)[1]))
+        first = min(manifests, key=_urgency)
         missing = _missing(workload, manifests, _time(latest)) if said else ""
         return PodMeant(first, f"{missing} of {kind} {name} cannot be created: {said}" if missing else "")
     where = f'{kind} "{name}" in namespace "{namespace}"'
@@ -78,10 +74,10 @@ def _missing(workload: Mapping[str, Any] | None, manifests: Sequence[pod.PodJson
     return "pods" if failed_at >= created else ""
 
 
-def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool]:
-    """Return a sort key: gated pods first, then pods on no node, then pods that have not ended."""
-    gated = contract.SCHEDULING_GATE in pod.gates(manifest)
-    return not gated, bool((manifest.get("spec") or {}).get("nodeName")), pod.is_terminal(manifest)
+def _urgency(manifest: pod.PodJson) -> tuple[bool, bool, bool, str]:
+    """Return a sort key: gated pods first, then pods on no node, then pods that have not ended; then by name."""
+    gated, node = contract.SCHEDULING_GATE in pod.gates(manifest), (manifest.get("spec") or {}).get("nodeName")
+    return not gated, bool(node), pod.is_terminal(manifest), pod.namespaced_name(manifest)[1]
 
 
 def _is_of(manifest: pod.PodJson, kind: str, name: str) -> bool:

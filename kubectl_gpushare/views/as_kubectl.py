@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gpushare import codec, contract, pod
@@ -37,7 +37,6 @@ def age(seconds: float) -> str:
 
 
 def since(moment: str, *, now: float) -> str:
-    """Return the age of an RFC 3339 time; empty if there is none or it is invalid."""
     try:
         return age(now - codec.parse_time(moment)) if moment else ""
     except ValueError:
@@ -48,9 +47,7 @@ GATED = "Gated"
 
 
 def pod_state(manifest: pod.PodJson) -> str:
-    """Return `Running`, `Pending`, `Gated`, `Terminating`, or why a container is down: `CrashLoopBackOff`,
-    `OOMKilled`.
-    """
+    """Return `Running`, `Pending`, `Gated`, or why a container is down: `CrashLoopBackOff`, `OOMKilled`."""
     status = manifest.get("status") or {}
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "Terminating"
@@ -58,9 +55,8 @@ def pod_state(manifest: pod.PodJson) -> str:
         return GATED
     if status.get("reason"):
         return str(status["reason"])
-    for container in _container_statuses(status):
-        reason = _not_running(container.get("state") or {})
-        if reason:
+    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        if reason := _not_running(container.get("state") or {}):
             return reason
     return str(status.get("phase") or "Pending")
 
@@ -79,10 +75,6 @@ def _not_running(state: Mapping[str, Any]) -> str:
     return str(waiting.get("reason") or "")
 
 
-def _container_statuses(status: Mapping[str, Any]) -> Iterable[Mapping[str, Any]]:
-    return (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ()))
-
-
 MAX_EVENTS = 10
 EventJson = Mapping[str, Any]
 
@@ -96,7 +88,6 @@ _COLUMNS = (
 
 
 def events_section(events: Sequence[EventJson] | None, *, now: float) -> tuple[Section, ...]:
-    """Return the newest Events, at most MAX_EVENTS, the oldest first; nothing if Events were not read."""
     if events is None:
         return ()
     recent = sorted(events, key=_moment)[-MAX_EVENTS:]
@@ -104,9 +95,7 @@ def events_section(events: Sequence[EventJson] | None, *, now: float) -> tuple[S
 
 
 def events_of_gpu(events: Sequence[EventJson] | None, gpu: Gpu, name: str) -> tuple[EventJson, ...] | None:
-    """Return the Events of a node that name this GPU, as agent and webhook do: by its UUID, its index or
-    `NODE/INDEX`.
-    """
+    """Return a node's Events that name this GPU, as agent and webhook do: by UUID, index or `NODE/INDEX`."""
     if events is None:
         return None
     named = re.compile(rf"{re.escape(gpu.uuid)}|\bGPU {gpu.index}\b|(?<![\w.-]){re.escape(name)}(?![\w/])")
@@ -142,13 +131,8 @@ def _event_row(event: EventJson, now: float) -> tuple[str | Cell, ...]:
 def _moment(event: EventJson) -> str:
     series = event.get("series") or {}
     metadata = event.get("metadata") or {}
-    times = (
-        series.get("lastObservedTime"),
-        event.get("lastTimestamp"),
-        event.get("eventTime"),
-        metadata.get("creationTimestamp"),
-    )
-    return next((str(moment) for moment in times if moment), "")
+    seen = series.get("lastObservedTime") or event.get("lastTimestamp") or event.get("eventTime")
+    return str(seen or metadata.get("creationTimestamp") or "")
 
 
 def _count(event: EventJson) -> int:

@@ -6,19 +6,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import quantity
-from kubectl_gpushare.output.values import (
-    NONE,
-    UNKNOWN,
-    Cell,
-    Column,
-    Document,
-    Listing,
-    Row,
-    Table,
-    list_document,
-    plain,
-    sentence,
-)
+from kubectl_gpushare.output import values
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.planning.auditing import UNLIMITED, Amounts, AuditState, AuditVerdict, ShareVerdict, Stray
 
 _GPU, _POD = Column("GPU", least=8, middle=True), Column("POD", least=10, middle=True)
@@ -45,7 +34,6 @@ PROBLEM_COLUMNS = (
 
 
 def problems_table(verdict: AuditVerdict, names: Mapping[str, str]) -> Table:
-    """Return a row for each node, share and process without a limit in force; `names`: of GPUs, by UUID."""
     rows: list[Row] = [
         (node.name, Cell(str(node.state), "bad"), *[NONE] * 5, sentence(node.reason))
         for node in verdict.nodes
@@ -130,7 +118,6 @@ def _share(share: ShareVerdict, names: Mapping[str, str]) -> Row:
 
 
 def _amounts(amounts: Amounts) -> str:
-    """Return `0.5..0.8+40Gi`: request, limit, memory."""
     request, limit = map(quantity.format_compute, (amounts.request_percent, amounts.limit_percent))
     return f"{request}..{limit}+{quantity.format_bytes(amounts.memory_bytes)}"
 
@@ -140,12 +127,11 @@ def _pod(namespace: str, name: str) -> str:
 
 
 def _used(share: ShareVerdict) -> str:
-    """Return the memory charged to a share, including its contexts."""
     return quantity.format_bytes(share.seen.charged_bytes + share.seen.overhead_bytes) if share.seen else NONE
 
 
 def document(verdict: AuditVerdict, names: Mapping[str, str], said: Sequence[str]) -> Document:
-    return list_document(
+    return values.list_document(
         "AuditList",
         [_share_document(share, names) for share in verdict.shares],
         processes=[_process_document(stray, names) for stray in verdict.strays],
@@ -207,7 +193,6 @@ def _process_document(stray: Stray, names: Mapping[str, str]) -> dict[str, Any]:
 
 
 def summary(verdict: AuditVerdict) -> str:
-    """Return a sentence such as `41 of 41 containers limited on 12 nodes; 1 process is unlimited`."""
     limited, parts = verdict.containers(AuditState.IN_FORCE), []
     if proven := sum(node.checked_at is not None for node in verdict.nodes):
         there = limited + verdict.containers(AuditState.BROKEN)

@@ -45,7 +45,6 @@ def memory(used_bytes: int, total_bytes: int) -> Cell:
 
 
 def _ratio(used: int, total: int, write: Callable[[int], str], style: str) -> Cell:
-    """Return `0.75/1` or `60Gi/80Gi` with its bar."""
     over = "bad" if used > total else ""
     return Cell(f"{write(used)}/{write(total)}", over, used / total if total else 0.0, over or style)
 
@@ -118,7 +117,6 @@ def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
 
 
 def by_usage(measured: Used | None) -> tuple[int, float]:
-    """Return used memory and compute to sort by; an unknown value sorts last."""
     return (-1, -1.0) if measured is None else (measured.memory_bytes, measured.compute_percent)
 
 
@@ -158,21 +156,21 @@ def without(whole: Table, columns: Sequence[Column]) -> Table:
     )
 
 
+def compute_document(allocated: int, total: int, free: int) -> dict[str, int]:
+    return {"allocatedPercent": allocated, "totalPercent": total, "freePercent": free}
+
+
+def memory_document(allocated: int, total: int, free: int) -> dict[str, int]:
+    return {"allocatedBytes": allocated, "totalBytes": total, "freeBytes": free}
+
+
 def sum_document(total: gpu_summary.Sum) -> dict[str, Any]:
     fitting = total.largest.largest if total.largest else None
     return {
         "gpus": total.gpus,
         "pods": total.pods,
-        "compute": {
-            "allocatedPercent": total.request_percent,
-            "totalPercent": total.total_percent,
-            "freePercent": total.free[0],
-        },
-        "memory": {
-            "allocatedBytes": total.memory_bytes,
-            "totalBytes": total.total_memory_bytes,
-            "freeBytes": total.free[1],
-        },
+        "compute": compute_document(total.request_percent, total.total_percent, total.free[0]),
+        "memory": memory_document(total.memory_bytes, total.total_memory_bytes, total.free[1]),
         "freeGpus": round(total.free_gpus, 4),
         "strandedGpus": round(total.stranded_gpus, 4),
         "fragmentationRatio": round(total.fragmentation, 4),

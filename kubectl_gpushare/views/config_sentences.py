@@ -111,15 +111,12 @@ def _entries(item: Item) -> dict[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checked:
-    """One configuration: its effect, or the error in it; `warnings`: a sentence for each part without effect.
-
-    With neither summary nor problem, it is a whole file, and has warnings about it.
-    """
+    """One configuration, or a whole file, which has neither summary nor problem."""
 
     name: str
-    summary: str = ""
-    problem: str = ""
-    warnings: tuple[str, ...] = ()
+    summary: str = ""  # its effect
+    problem: str = ""  # the error in it
+    warnings: tuple[str, ...] = ()  # a sentence for each part without effect
 
 
 def checked(name: str, text: str, *, strict: bool = False, is_for_known_gpus: bool = False) -> Iterator[Checked]:
@@ -154,17 +151,7 @@ def _checked(name: str, text: str, strict: bool, is_for_known_gpus: bool) -> Che
     except errors.ConfigError as error:
         return Checked(name, problem=str(error))
     mig = catalogue.without_node(config.mig)
-    problem = mig.problem or _too_many(config) or (mig.unknown[0] if is_for_known_gpus and mig.unknown else "")
-    if problem:
-        return Checked(name, problem=problem)
-    shadowed = device_resources.shadowed(device_resources.shared_resources(config.sharing)).values()
-    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
-    return Checked(name, summary(config, settings), warnings=warnings)
-
-
-def _too_many(config: Config) -> str:
-    """Return why MPS cannot share any GPU between so many processes; empty if it can for some."""
-    return next(
+    too_many = next(
         (
             f"{entry.path}.replicas {entry.replicas}: at most {hardware_gpu.MAX_MPS_CLIENTS} processes can share a GPU "
             "by MPS"
@@ -173,6 +160,12 @@ def _too_many(config: Config) -> str:
         ),
         "",
     )
+    problem = mig.problem or too_many or (mig.unknown[0] if is_for_known_gpus and mig.unknown else "")
+    if problem:
+        return Checked(name, problem=problem)
+    shadowed = device_resources.shadowed(device_resources.shared_resources(config.sharing)).values()
+    warnings = (*config.warnings, *shadowed, *mig.warnings, *mig.unknown, *node_settings.ignored_until_restart(config))
+    return Checked(name, summary(config, settings), warnings=warnings)
 
 
 def effective(config: Config) -> dict[str, Any]:
@@ -182,7 +175,6 @@ def effective(config: Config) -> dict[str, Any]:
 
 
 def summary(config: Config, settings: node_settings.NodeSettings) -> str:
-    """Return its effect: `MPS: all of nvidia.com/gpu, each 2 times as nvidia.com/gpu; MIG strategy mixed`."""
     entries = device_resources.shared_resources(config.sharing)
     shadowed = device_resources.shadowed(entries)
     parts = [_shared(entry) for entry in entries if entry.path not in shadowed]

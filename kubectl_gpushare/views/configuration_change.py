@@ -32,9 +32,7 @@ def lines(node: GpuNode, text: str, *, strict: bool = False) -> Iterator[str]:
 
 
 def planned(node: GpuNode, config: Config, *, strict: bool = False) -> mode_plan.ModePlan:
-    """Return the resulting modes of the node's GPUs, and all warnings. Raises ConfigError if the GPUs cannot have
-    them.
-    """
+    """Return the GPUs' modes, and all warnings. Raises ConfigError if the GPUs cannot have them."""
     if strict:
         config = node_settings.restricted(config)
     settings = node_settings.effective(config, strict=strict)
@@ -95,9 +93,7 @@ def _gpu(gpu: Gpu) -> HardwareGpu:
 
 
 def text_of(text: str, entry: str) -> str:
-    """Return the configuration in a text: the text itself, or if that is a manifest the `entry` there. Raises
-    ConfigError.
-    """
+    """Return the configuration, in a manifest that of the `entry`. Raises ConfigError."""
     manifest = config_sentences.read_manifest(text)
     return text if manifest is None else manifest.entry(entry)
 
@@ -108,28 +104,15 @@ Entries = Mapping[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeEffect:
-    """A node that would follow another configuration: its name, or the `problem` why the node would follow none.
+    """A node that would follow another configuration, in lines; or the `problem` why the node would follow none."""
 
-    changes: a line per GPU; they are missing if the node cannot have that configuration.
-    """
-
-    node: str
-    config: str
-    changes: tuple[str, ...] = ()
+    lines: tuple[str, ...]
     problem: str = ""
-
-    def lines(self) -> Iterator[str]:
-        if self.problem:
-            yield f"warning: {self.node} would stay as it is: {self.problem}"
-            return
-        yield f"{self.node} would follow {self.config}:"
-        yield from (f"  {change}" for change in self.changes)
 
 
 def of_entries(
     nodes: Iterable[GpuNode], labels: Mapping[str, Labels], before: Entries, after: Entries
 ) -> list[NodeEffect]:
-    """Return the nodes for which other entries of the ConfigMap make a difference; `labels`: of each, by name."""
     known = sorted((node for node in nodes if node.name in labels), key=lambda node: gpu_summary.natural(node.name))
     return [
         _effect(node, followed)
@@ -143,7 +126,6 @@ def of_labels(node: GpuNode, after: Labels, entries: Entries) -> NodeEffect:
 
 
 def _followed(entries: Entries, labels: Labels) -> ActiveConfig | str:
-    """Return the configuration of a node with these labels, or why it has none."""
     label = config_choice.label_of(labels)
     built_in = config_choice.built_in(None, entries, label=label)
     if built_in is not None:
@@ -156,10 +138,11 @@ def _followed(entries: Entries, labels: Labels) -> ActiveConfig | str:
 
 
 def _effect(node: GpuNode, followed: ActiveConfig | str) -> NodeEffect:
-    if isinstance(followed, str):
-        return NodeEffect(node.name, "", problem=followed)
     try:
-        changes = tuple(lines(node, followed.text))
+        if isinstance(followed, ActiveConfig):
+            changes = [f"  {change}" for change in lines(node, followed.text)]
+            return NodeEffect((f"{node.name} would follow {followed.name}:", *changes))
+        problem = followed
     except errors.ConfigError as error:
-        return NodeEffect(node.name, followed.name, problem=str(error))
-    return NodeEffect(node.name, followed.name, changes)
+        problem = str(error)
+    return NodeEffect((f"warning: {node.name} would stay as it is: {problem}",), problem)

@@ -9,20 +9,19 @@ from typing import Any
 from gpushare import contract, errors
 from gpushare.config import config_choice, config_file
 from gpushare.config.config_choice import ActiveConfig
-from gpushare.gpunode import Gpu, GpuNode
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
     NONE,
     UNKNOWN,
     Cell,
     Column,
-    Document,
     Page,
-    Row,
     Section,
     Table,
     field,
-    list_document,
     plain,
+    section,
     sentence,
 )
 from kubectl_gpushare.views import config_sentences, configuration_change, gpu_summary, node_table
@@ -49,20 +48,15 @@ Entries = Mapping[str, str]  # the ConfigMap's
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeConfigState:
-    """A node and its configuration.
-
-    asked: the entry that its label and the ConfigMap select, None if unknown; why: how it is selected, or why it cannot
-    be. in_force: the configuration of its GPUs, with the ConfigMap's text; None if the agent uses another text.
-    """
+    """A node and its configuration."""
 
     node: GpuNode
-    asked: ActiveConfig | None
-    why: str
-    in_force: ActiveConfig | None
+    asked: ActiveConfig | None  # the entry that label and ConfigMap select, None if unknown
+    why: str  # how it is selected, or why it cannot be
+    in_force: ActiveConfig | None  # with the ConfigMap's text; None if the agent uses another
 
     @property
     def status(self) -> tuple[str, str, str]:
-        """A word, its style, and the sentence that belongs to it."""
         valid, pending = (self.node.condition(name) for name in (_VALID, _PENDING))
         if valid is not None and valid.status != "True":
             return ("Refused" if valid.status == "False" else "Unknown"), "bad", valid.message
@@ -97,12 +91,19 @@ def for_node(node: GpuNode, labels: Mapping[str, str] | None, entries: Entries |
 
 
 def with_built_ins(entries: Entries) -> dict[str, str]:
-    """Return the entries that nodes can follow: the ConfigMap's, and those that are built in."""
     return {**{name: config.text for name, config in config_choice.BUILT_INS.items()}, **entries}
 
 
 def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
     word, style, message = state.status
+    if state.in_force is not None:
+        says = _what(state.in_force.text)
+    elif state.has_none:
+        says = "nothing: the node offers no GPU"
+    elif word == "Refused":
+        says = "what its agent has kept: it does not follow the ConfigMap as that is now"
+    else:
+        says = UNKNOWN
     return (
         *field("Name", state.node.name),
         *field("In Force", "nothing" if state.has_none else state.node.config or "no entry: the empty configuration"),
@@ -110,9 +111,9 @@ def page(state: NodeConfigState, notes: Sequence[str]) -> Page:
         *field("Because", state.why),
         *field("Status", word, style=style),
         *field("Reason", message),
-        *field("It Says", _says(state)),
+        *field("It Says", says),
         Section("GPUs", (_gpus(state),) if state.node.gpus else (NONE,)),
-        *((Section("Not Shown", tuple(notes), "warn"),) if notes else ()),
+        *section("Not Shown", notes, "warn"),
     )
 
 
@@ -121,7 +122,6 @@ def table(states: Sequence[NodeConfigState]) -> Table:
 
 
 def entries_table(entries: Entries, followers: Sequence[GpuNode]) -> Table:
-    """Return a row for each configuration: how many nodes use it, and what it does."""
     rows = [
         (name, str(sum(node.config == name for node in followers)), _what(text) + " (built in)" * (name not in entries))
         for name, text in sorted(with_built_ins(entries).items())
@@ -141,8 +141,8 @@ def entry_page(name: str, text: str, followers: Sequence[GpuNode]) -> Page:
     )
 
 
-def document(states: Sequence[NodeConfigState], entries: Entries | None) -> Document:
-    return list_document(
+def document(states: Sequence[NodeConfigState], entries: Entries | None) -> values.Document:
+    return values.list_document(
         "ConfigurationList",
         (_item(state) for state in states),
         configurations=None if entries is None else [{"name": name, "text": text} for name, text in entries.items()],
@@ -170,41 +170,22 @@ def _followed(labels: Mapping[str, str], entries: Entries | None) -> tuple[Activ
     return ActiveConfig(name, entries.get(name, "")), why
 
 
-def _says(state: NodeConfigState) -> str:
-    if state.in_force is not None:
-        return _what(state.in_force.text)
-    if state.has_none:
-        return "nothing: the node offers no GPU"
-    if state.status[0] == "Refused":
-        return "what its agent has kept: it does not follow the ConfigMap as that is now"
-    return UNKNOWN
-
-
 def _what(text: str) -> str:
     checked = next(config_sentences.checked("", text))
     return checked.summary or f"nothing, as it would be refused: {checked.problem}"
 
 
 def _gpus(state: NodeConfigState) -> Table:
-    wanted = _wanted(state)
-    rows = [_gpu_row(state.node, gpu, wanted) for gpu in sorted(state.node.gpus, key=lambda gpu: gpu.index)]
+    wanted, rows = _wanted(state), []
+    for gpu in sorted(state.node.gpus, key=lambda gpu: gpu.index):
+        changes = gpu.pending_mode is not None
+        later = wanted.get(gpu.uuid, "") or str(gpu.pending_mode if changes else gpu.mode)
+        why = sentence(gpu_summary.why_not_yet(state.node, gpu)) if changes else NONE
+        rows.append((str(gpu.index), gpu.model, gpu.mode.value, Cell(later, "warn" if changes else ""), why))
     return Table(_GPU_COLUMNS, rows)
 
 
-def _gpu_row(node: GpuNode, gpu: Gpu, wanted: Mapping[str, str]) -> Row:
-    later = wanted.get(gpu.uuid, "") or (str(gpu.pending_mode) if gpu.pending_mode else "")
-    changes = gpu.pending_mode is not None
-    return (
-        str(gpu.index),
-        gpu.model,
-        gpu.mode.value,
-        Cell(later or ("" if changes else gpu.mode.value), "warn" if changes else ""),
-        sentence(gpu_summary.why_not_yet(node, gpu)) if changes else NONE,
-    )
-
-
 def _wanted(state: NodeConfigState) -> dict[str, str]:
-    """Return the wanted mode of each GPU, by UUID; empty if the configuration is unknown or invalid."""
     config = state.asked if state.asked is not None and state.asked.text else state.in_force
     if config is None:
         return {}
@@ -215,17 +196,11 @@ def _wanted(state: NodeConfigState) -> dict[str, str]:
     return {uuid: str(assignment) for uuid, assignment in plan.assignments.items()}
 
 
-def _row(state: NodeConfigState) -> Row:
+def _row(state: NodeConfigState) -> values.Row:
     word, style, message = state.status
     modes = [gpu.mode.value for gpu in state.node.gpus]
-    return (
-        state.node.name,
-        plain(state.node.config),
-        Cell(word, style),
-        str(len(modes)),
-        node_table.mixed(modes),
-        sentence(message),
-    )
+    place = (state.node.name, plain(state.node.config), Cell(word, style))
+    return (*place, str(len(modes)), node_table.mixed(modes), sentence(message))
 
 
 def _item(state: NodeConfigState) -> dict[str, Any]:

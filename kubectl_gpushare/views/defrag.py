@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 
 from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
-from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move
+from gpushare.defragmentation.moves import DefragPlan, Move
 from gpushare.gpu_capacity import Fragmentation
-from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field
+from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field, section
 from kubectl_gpushare.views import cell_figures
 
 _MAX_NAMES = 3  # pods named for one reason; documents name all
@@ -25,19 +25,16 @@ _COLUMNS = (
 
 
 def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Page:
-    """Return the plan as a page; `kept`: sentences about GPUs that other runs cordoned."""
     moves = plan.moves
     rows = [_row(number, move) for number, move in enumerate(moves, 1)]
-    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
     return (
         *field("Now", _state(plan.before)),
         *field("Then", _state(plan.after) if moves else "as now: nothing is moved"),
-        *_gained(plan),
-        *_room(plan.steps),
+        *_room(plan),
         Section(f"Moves ({len(rows)})", (Table(_COLUMNS, rows),) if rows else (NONE,)),
-        *field("Never Moved", *(f"{_pods(count)}: {reason}" for reason, count in plan.fixed)),
+        *field("Never Moved", *(f"{_counted(count, 'pod')}: {reason}" for reason, count in plan.fixed)),
         *field("Cordoned", *kept, style="warn"),
-        *missing,
+        *section("Not Looked At", notes, "warn"),
     )
 
 
@@ -61,46 +58,40 @@ def document(plan: DefragPlan, notes: Sequence[str]) -> Document:
     }
 
 
-def _gained(plan: DefragPlan) -> Iterator[Field]:
-    if plan.gained is None:
-        return
+def _room(plan: DefragPlan) -> Iterator[Field]:
     rest = sum(len(step.moves) for step in plan.steps if step.asked is None)
-    if not plan.moves:
+    if plan.gained is not None and not plan.moves:
         yield from field("Gained", "nothing: no move gains enough")
-    elif rest:
-        moves = f"{rest} move{'' if rest == 1 else 's'}"
+    elif plan.gained is not None and rest:
+        moves = _counted(rest, "move")
         yield from field("Gained", f"what is free serves more of what pods here ask for, by {moves}", style="good")
-
-
-def _room(steps: Sequence[DefragStep]) -> Iterator[Field]:
-    emptied = [f"{step.name}, by {_count(step)}" for step in steps if step.gpus and step.asked is None]
-    steps = [step for step in steps if step.asked is not None]
-    made = [f"{step.name}, by {_count(step)}: on {step.gpus}" for step in steps if step.gpus and step.moves]
+    steps = plan.steps
+    emptied = [
+        f"{step.name}, by {_counted(len(step.moves), 'move')}" for step in steps if step.gpus and step.asked is None
+    ]
+    steps = tuple(step for step in steps if step.asked is not None)
+    made = [
+        f"{step.name}, by {_counted(len(step.moves), 'move')}: on {step.gpus}"
+        for step in steps
+        if step.gpus and step.moves
+    ]
     there = [f"{step.name}: on {step.gpus}" for step in steps if step.gpus and not step.moves]
     alike: dict[str, list[str]] = {}
     for step in steps:
         if not step.gpus:
             alike.setdefault(step.reason, []).append(step.name)
-    none = [f"{_several(names)}: {reason}" for reason, names in alike.items()]
+    none = []
+    for reason, names in alike.items():  # hundreds of pods may wait for the same reason
+        more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
+        none.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")
     yield from field("Empties", *emptied, style="good")
     yield from field("Makes Room For", *made, style="good")
     yield from field("Fits Already", *there)
     yield from field("No Way For", *none, style="warn")
 
 
-def _several(names: Sequence[str]) -> str:
-    """Return the first names and the number of the others: hundreds of pods may wait for the same reason."""
-    more = len(names) - _MAX_NAMES
-    shown = ", ".join(names[:_MAX_NAMES])
-    return f"{shown} and {more} more" if more > 0 else shown
-
-
-def _count(step: DefragStep) -> str:
-    return f"{len(step.moves)} move{'' if len(step.moves) == 1 else 's'}"
-
-
-def _pods(count: int) -> str:
-    return f"{count} pod{'' if count == 1 else 's'}"
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _row(number: int, move: Move) -> tuple[str, ...]:
@@ -129,10 +120,7 @@ def _move(move: Move) -> Document:
 
 def _state(fragmentation: Fragmentation) -> str:
     memory = quantity.format_bytes(fragmentation.largest_memory_bytes)
-    largest = (
-        f"{quantity.format_compute(fragmentation.largest_percent)} with {memory}"
-        if fragmentation.largest_memory_bytes
-        else "none"
-    )
+    size = f"{quantity.format_compute(fragmentation.largest_percent)} with {memory}"
+    largest = size if fragmentation.largest_memory_bytes else "none"
     stranded, free = map(cell_figures.gpus, (fragmentation.stranded_gpus, fragmentation.free_gpus))
     return f"{stranded} of {free} free GPUs stranded ({fragmentation.ratio:.0%}); largest single share {largest}"

@@ -7,17 +7,18 @@ from collections.abc import Sequence
 
 from gpushare import codec, quantity
 from gpushare.gpunode import Condition, GpuNode
+from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
     NONE,
     UNKNOWN,
     Block,
     Cell,
     Column,
-    Document,
     Page,
     Section,
     Table,
     field,
+    section,
     sentence,
 )
 from kubectl_gpushare.source.live_usage import GivenDevices
@@ -41,9 +42,12 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.gpus)
     shares = tenants.table(row.gpus, order, tenants.Pods.from_snapshot(snapshot), now=now)
+    blocks: list[Block] = []
+    for gpu in row.gpus:
+        blocks += [gpu_line(gpu), *(tenants.pictures(gpu, order) if gpu.shared or gpu.used.holders else ())]
     return (
         *field("Name", described.name),
-        *_problems(gpu_summary.ledger_problems([described], row.gpus)),
+        *section("Problems", gpu_summary.ledger_problems([described], row.gpus), "bad"),
         *field("Status", ", ".join(row.statuses) or "Ready", style=cell_figures.status(row.statuses).style),
         *field("Reason", row.unavailable.sentence if row.unavailable else "", style="warn"),
         *field("Age", as_kubectl.since(described.created, now=now)),
@@ -52,10 +56,10 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
         *field("Allocated", _allocated(row.total)),
         *field("Free", gpu_summary.free_sentence(row.gpus, row.total).removeprefix("free ").replace("is free ", "")),
         *_conditions(described.conditions, now=now),
-        Section("GPUs", tuple(block for gpu in row.gpus for block in _gpu(gpu, order)) or (NONE,)),
+        Section("GPUs", tuple(blocks) or (NONE,)),
         Section("Shares", (shares,) if shares.rows else (NONE,)),
         *as_kubectl.events_section(snapshot.events, now=now),
-        *_notes(snapshot),
+        *section("Not Shown", snapshot.notes, "warn"),
     )
 
 
@@ -64,10 +68,11 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
     shares = tenants.table([gpu], order, tenants.Pods.from_snapshot(snapshot), now=now)
     total = gpu_summary.add_up([gpu])
     device = gpu.gpu
+    by_kubelet = f"in mode {device.mode} the kubelet hands it out: `kubectl describe node {gpu.node}` has the counts"
     labels = sorted({holder.labels.exclusion for holder in gpu.used.holders if holder.labels.exclusion})
     return (
         *field("Name", gpu.name),
-        *_problems(gpu_summary.ledger_problems_of(owner, gpu)),
+        *section("Problems", gpu_summary.ledger_problems_of(owner, gpu), "bad"),
         *field("Status", ", ".join(gpu.statuses) or "Ready", style=cell_figures.status(gpu.statuses).style),
         *field("Reason", gpu.reason, style="warn" if device.healthy else "bad"),
         *field("Cordoned", str(gpu.note)),
@@ -82,16 +87,16 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
         *field("NUMA Node", "" if device.numa_node is None else str(device.numa_node)),
         *field("Node", gpu.node),
         *field("Config", owner.config),
-        *field("Allocated", _allocated(total) or ("" if gpu.gone else _by_kubelet(gpu))),
+        *field("Allocated", _allocated(total) or ("" if gpu.gone else by_kubelet)),
         *field("Free", _free(gpu)),
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
         Section("Tenants", (*tenants.pictures(gpu, order), shares) if shares.rows else _devices(gpu, snapshot)),
         *as_kubectl.events_section(as_kubectl.events_of_gpu(snapshot.events, device, gpu.name), now=now),
-        *_notes(snapshot),
+        *section("Not Shown", snapshot.notes, "warn"),
     )
 
 
-def node_document(described: GpuNode, snapshot: Snapshot) -> Document:
+def node_document(described: GpuNode, snapshot: Snapshot) -> values.Document:
     row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     index = tenants.Pods.from_snapshot(snapshot)
     return {
@@ -104,7 +109,7 @@ def node_document(described: GpuNode, snapshot: Snapshot) -> Document:
     }
 
 
-def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> Document:
+def gpu_document(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot) -> values.Document:
     return {
         **gpu_table.item(gpu),
         "problems": gpu_summary.ledger_problems_of(owner, gpu),
@@ -124,34 +129,16 @@ def gpu_line(gpu: GpuSummary) -> str:
     return f"{gpu.gpu.index}: {gpu.gpu.model}, {gpu.gpu.uuid}{mode}, {states}{reason}"
 
 
-def _gpu(gpu: GpuSummary, order: dict[str, int]) -> tuple[Block, ...]:
-    drawn = gpu.shared or gpu.used.holders
-    return (gpu_line(gpu), *(tenants.pictures(gpu, order) if drawn else ()))
-
-
-def _by_kubelet(gpu: GpuSummary) -> str:
-    return f"in mode {gpu.gpu.mode} the kubelet hands it out: `kubectl describe node {gpu.node}` has the counts"
-
-
 def _given(gpu: GpuSummary, snapshot: Snapshot) -> Sequence[GivenDevices] | None:
     return snapshot.usage.devices_of(gpu.node, gpu.gpu.uuid) if snapshot.usage else None
 
 
 def _devices(gpu: GpuSummary, snapshot: Snapshot) -> tuple[Block, ...]:
-    """Return the containers to which the kubelet gave devices of this GPU; UNKNOWN if only its agent could say."""
     given = _given(gpu, snapshot)
     if given is None and not gpu.shared and not gpu.gone:
         return (UNKNOWN,)
     rows = [(f"{one.namespace}/{one.pod}", one.container, f"{one.count} {one.resource}") for one in given or ()]
     return (Table(_DEVICES, rows),) if rows else (NONE,)
-
-
-def _problems(sentences: Sequence[str]) -> tuple[Section, ...]:
-    return (Section("Problems", tuple(sentences), "bad"),) if sentences else ()
-
-
-def _notes(snapshot: Snapshot) -> tuple[Section, ...]:
-    return (Section("Not Shown", snapshot.notes, "warn"),) if snapshot.notes else ()
 
 
 def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section, ...]:

@@ -28,30 +28,22 @@ _WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuSummary:
-    """A GPU of a node. `gone`: allocations name it, but the node no longer has it.
-
-    `holders`: allocations with a share of it; `holds`: backfill reservations on it. `free`: compute in percent and
-    memory in bytes that a new share could get now. `parts`: `(free, stranded)` as fractions of the GPU, 0 to 1;
-    `typical`: the median request, as fractions of the GPU. `unavailable`: why its node takes no pods now.
-    `waits`: why a pending change of its mode is not done yet. `measured`: the use by its shares; None if unknown, or if
-    it takes no shares by annotation. `devices`: the fraction that the kubelet gave to containers; None if unknown.
-    `note`: who cordoned it, when and why, if it is cordoned.
-    """
+    """A GPU of a node."""
 
     node: str
     gpu: Gpu
     used: ledger.GpuUse
-    holders: tuple[Allocation, ...] = ()
-    holds: tuple[Allocation, ...] = ()
-    gone: bool = False
-    free: tuple[int, int] = (0, 0)
-    parts: tuple[float, float] = (0.0, 0.0)
-    typical: Typical = _TYPICAL
-    unavailable: UnavailableNode | None = None
-    waits: str = ""
-    measured: Used | None = None
-    devices: tuple[GivenDevices, ...] | None = None
-    note: CordonNote = _NO_NOTE
+    holders: tuple[Allocation, ...] = ()  # allocations with a share of it
+    holds: tuple[Allocation, ...] = ()  # backfill reservations on it
+    gone: bool = False  # allocations name it, but the node no longer has it
+    free: tuple[int, int] = (0, 0)  # compute in per cent and memory in bytes for a new share now
+    parts: tuple[float, float] = (0.0, 0.0)  # `(free, stranded)`, 0 to 1
+    typical: Typical = _TYPICAL  # the median request, as fractions of the GPU
+    unavailable: UnavailableNode | None = None  # why its node takes no pods now
+    waits: str = ""  # why a pending change of its mode is not done yet
+    measured: Used | None = None  # the use by its shares; None if unknown, or in another mode
+    devices: tuple[GivenDevices, ...] | None = None  # that the kubelet gave to containers; None if unknown
+    note: CordonNote = _NO_NOTE  # who cordoned it, when and why
 
     @property
     def name(self) -> str:
@@ -60,7 +52,6 @@ class GpuSummary:
 
     @property
     def shared(self) -> bool:
-        """Whether it exists and has the mode that takes shares by annotation."""
         return self.gpu.mode is Mode.FRACTIONAL and not self.gone
 
     @property
@@ -74,7 +65,6 @@ class GpuSummary:
 
     @property
     def exclusion(self) -> str:
-        """The exclusion label that a pod needs for a share of this GPU; empty if none."""
         return gpu_capacity.excludes(self.used)
 
     @property
@@ -99,7 +89,6 @@ class GpuSummary:
 
     @property
     def statuses(self) -> tuple[str, ...]:
-        """The GPU's problems, one word each, the worst first; empty if it is ready."""
         if self.gone:
             return ("Gone",)
         words = []
@@ -207,11 +196,10 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
 
 
 def _split(used: ledger.GpuUse) -> tuple[tuple[Allocation, ...], tuple[Allocation, ...]]:
-    """Return `(shares, backfill reservations)` among the holders."""
     holds = tuple([holder for holder in used.holders if holder.is_backfill_reservation])
-    return tuple(
-        [holder for holder in used.holders if not holder.is_backfill_reservation]
-    ) if holds else used.holders, holds
+    if not holds:
+        return used.holders, holds
+    return tuple([holder for holder in used.holders if not holder.is_backfill_reservation]), holds
 
 
 def _gone(uuid: str) -> Gpu:
@@ -223,7 +211,6 @@ def names(nodes: Iterable[GpuNode]) -> dict[str, str]:
 
 
 def add_up(gpus: Sequence[GpuSummary]) -> Sum:
-    """Return the sum of the GPUs; a pod on several GPUs counts once."""
     shared = [gpu for gpu in gpus if gpu.shared]
     fitting = [gpu for gpu in shared if gpu.largest]
     return Sum(
@@ -248,8 +235,15 @@ def natural(name: str) -> list[tuple[int, int | str]]:
 
 def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
     """Return the GPU of that name: NODE/INDEX, or a UUID or the beginning of one. Raises `KubectlNotFound`."""
-    by_uuid = "/" not in name
-    matching = [gpu for gpu in gpus if _is(gpu, name, by_uuid=by_uuid)]
+
+    def matches(gpu: GpuSummary) -> bool:
+        if "/" in name:
+            return gpu.name == name
+        uuid = gpu.gpu.uuid
+        bare = uuid.removeprefix("GPU-").removeprefix("MIG-")
+        return uuid == name or (len(name) >= _MIN_UUID and (uuid.startswith(name) or bare.startswith(name)))
+
+    matching = [gpu for gpu in gpus if matches(gpu)]
     if not matching:
         raise plugin_errors.KubectlNotFound(
             f'no GPU "{name}": name it NODE/INDEX or by its UUID; `kubectl gpushare top` lists them'
@@ -260,17 +254,8 @@ def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
     return matching[0]
 
 
-def _is(gpu: GpuSummary, name: str, *, by_uuid: bool) -> bool:
-    if not by_uuid:
-        return gpu.name == name
-    bare = gpu.gpu.uuid.removeprefix("GPU-").removeprefix("MIG-")
-    return gpu.gpu.uuid == name or (len(name) >= _MIN_UUID and (gpu.gpu.uuid.startswith(name) or bare.startswith(name)))
-
-
 def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
-    """Return a sentence such as `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have less than the
-    typical 0.5 left; …`.
-    """
+    """Return a sentence such as `free 11.4 with 800Gi of 40 GPUs, 53% of it stranded: 38 GPUs have …`."""
     if not total.total_percent:
         return "no GPU takes shares by annotation"
     if not any(total.free):
@@ -280,7 +265,13 @@ def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
     text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
     if total.stranded_gpus >= 0.005:
         text += f", {total.fragmentation:.0%} of it stranded"
-    short = [gpu for gpu in all_gpus if gpu.shared and any(gpu.free) and _too_small(gpu)]
+    short = [
+        gpu
+        for gpu in all_gpus
+        if gpu.shared
+        and any(gpu.free)
+        and (gpu.free[0] < gpu.typical.compute * 100 or gpu.free[1] < gpu.typical.memory * gpu.gpu.memory_bytes)
+    ]
     if short:
         size = quantity.format_compute(round(short[0].typical.compute * 100))
         have = "has" if len(short) == 1 else "have"
@@ -292,17 +283,11 @@ def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
     return text
 
 
-def _too_small(gpu: GpuSummary) -> bool:
-    percent, memory_bytes = gpu.free
-    return percent < gpu.typical.compute * 100 or memory_bytes < gpu.typical.memory * gpu.gpu.memory_bytes
-
-
 def _plural(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ledger_problems(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> list[str]:
-    """Return sentences about the nodes; `gpus`: those of their GPUs that are shown."""
     # The ledger's rules are checked only for suspicious nodes: there may be thousands.
     suspects = {gpu.node for gpu in gpus if gpu.gone or gpu.over_committed}
     return [sentence for node in nodes for sentence in _problems_of_node(node, suspected=node.name in suspects)]

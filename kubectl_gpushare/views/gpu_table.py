@@ -86,7 +86,6 @@ def document(gpus: Sequence[GpuSummary]) -> Document:
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
-    """Return the named GPUs, or all; with -n, those that pods of the namespace share."""
     gpus = [
         gpu
         for gpu in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
@@ -111,7 +110,7 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
 def item(summary: GpuSummary) -> dict[str, Any]:
     percent, memory_bytes = summary.free
     free, stranded = summary.parts
-    gpu = summary.gpu
+    gpu, used = summary.gpu, summary.used
     return {
         "name": summary.name,
         "node": summary.node,
@@ -125,16 +124,8 @@ def item(summary: GpuSummary) -> dict[str, Any]:
         "healthy": gpu.healthy,
         "cordoned": gpu.cordoned,
         "cordon": dataclasses.asdict(summary.note) if summary.note != CordonNote() else None,
-        "compute": {
-            "allocatedPercent": summary.used.request_percent,
-            "totalPercent": 100 if summary.shared else 0,
-            "freePercent": percent,
-        },
-        "memory": {
-            "allocatedBytes": summary.used.memory_bytes,
-            "totalBytes": gpu.memory_bytes,
-            "freeBytes": memory_bytes,
-        },
+        "compute": cell_figures.compute_document(used.request_percent, 100 if summary.shared else 0, percent),
+        "memory": cell_figures.memory_document(used.memory_bytes, gpu.memory_bytes, memory_bytes),
         "pods": _pods(summary),
         "heldFor": [str(hold.pod) for hold in summary.holds],
         "freeGpus": round(free, 4),
@@ -173,7 +164,6 @@ def _row(summary: GpuSummary, *, with_used: bool) -> Row:
 
 
 def _pods(gpu: GpuSummary) -> int:
-    """Return the number of pods on the GPU: from the ledger, else from the kubelet as the agent reports it."""
     return len(gpu.holders) or len({(given.namespace, given.pod) for given in gpu.devices or ()})
 
 

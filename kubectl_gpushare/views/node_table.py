@@ -14,19 +14,8 @@ from gpushare.policies import TypicalOf
 from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output.values import (
-    NONE,
-    UNKNOWN,
-    Cell,
-    Column,
-    Document,
-    Listing,
-    Row,
-    Table,
-    list_document,
-    plain,
-    sentence,
-)
+from kubectl_gpushare.output import values
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -63,7 +52,6 @@ class NodeRow:
 
     @property
     def measured(self) -> list[Used | None]:
-        """The use of each of its GPUs that takes shares by annotation."""
         return [gpu.measured for gpu in self.gpus if gpu.shared]
 
     @property
@@ -76,11 +64,8 @@ class NodeRow:
     def statuses(self) -> tuple[str, ...]:
         """Its problems, one word each: of the node, of its conditions, then of its GPUs and its ledger."""
         words = [self.unavailable.word] if self.unavailable else []
-        words += [
-            condition.trouble
-            for condition in self.node.conditions
-            if condition.trouble and condition.trouble not in words
-        ]
+        troubles = [condition.trouble for condition in self.node.conditions if condition.trouble]
+        words += [word for word in troubles if word not in words]
         if not self.node.gpus:
             words.append("NoGPUs")
         counts = collections.Counter(word for gpu in self.gpus for word in gpu.statuses if word not in words)
@@ -91,7 +76,6 @@ class NodeRow:
 
     @property
     def reason(self) -> str:
-        """The first sentence about its problems; empty if it has none."""
         said = [self.unavailable.sentence] if self.unavailable else []
         said += [condition.message or condition.reason for condition in self.node.conditions if condition.trouble]
         said += gpu_summary.ledger_problems([self.node], self.gpus)
@@ -137,7 +121,11 @@ def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0)
     gpus = [gpu for row in rows for gpu in row.gpus]
     total = gpu_summary.add_up(gpus)
     lines = [_row(row, now, with_used=with_used) for row in rows]
-    totals = _totals(len(rows), total, [part for row in rows for part in row.measured] if with_used else None)
+    totals = {
+        "GPUS": str(total.gpus),
+        "MODEL": f"{len(rows)}-{'node' if len(rows) == 1 else 'nodes'}",
+        **cell_figures.sum_cells(total, [part for row in rows for part in row.measured] if with_used else None),
+    }
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
     return Table(columns, lines, totals, gpu_summary.free_sentence(gpus, total), "nodes")
 
@@ -145,7 +133,7 @@ def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0)
 def document(rows: Sequence[NodeRow]) -> Document:
     total = gpu_summary.add_up([gpu for row in rows for gpu in row.gpus])
     items = ({**item(row), **cell_figures.used_document(row.used)} for row in rows)
-    return list_document("NodeList", items, totals=cell_figures.sum_document(total))
+    return values.list_document("NodeList", items, totals=cell_figures.sum_document(total))
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
@@ -183,23 +171,21 @@ def item(row: NodeRow) -> dict[str, Any]:
 
 
 def models(gpus: Iterable[GpuSummary]) -> str:
-    """Return `A100-SXM4-80GB`, or `A100-SXM4-80GB:6,T4:2` for a mixed node."""
     return mixed(cell_figures.model(gpu.gpu) for gpu in gpus if not gpu.gone)
 
 
 def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
     total = row.total
+    allocated = [cell_figures.unknown()] * 2
+    if total.total_percent:
+        compute = cell_figures.compute(total.request_percent, total.total_percent)
+        allocated = [compute, cell_figures.memory(total.memory_bytes, total.total_memory_bytes)]
     return (
         row.node.name,
         str(total.gpus),
         models(row.gpus),
         mixed(gpu.gpu.mode.value for gpu in row.gpus if not gpu.gone),
-        cell_figures.compute(total.request_percent, total.total_percent)
-        if total.total_percent
-        else cell_figures.unknown(),
-        cell_figures.memory(total.memory_bytes, total.total_memory_bytes)
-        if total.total_percent
-        else cell_figures.unknown(),
+        *allocated,
         *(cell_figures.used(row.used, total.memory_bytes, len(row.measured)) if with_used else ()),
         str(total.pods),
         cell_figures.free(*total.free),
@@ -210,14 +196,6 @@ def _row(row: NodeRow, now: float, *, with_used: bool) -> Row:
         plain(row.node.config),
         sentence(row.reason),
     )
-
-
-def _totals(nodes: int, total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:
-    return {
-        "GPUS": str(total.gpus),
-        "MODEL": f"{nodes}-{'node' if nodes == 1 else 'nodes'}",
-        **cell_figures.sum_cells(total, used),
-    }
 
 
 def mixed(words: Iterable[str]) -> str:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable
-from typing import Any
 
 from gpushare import contract, errors, pod, quantity, request
 from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.placement import explanation
-from kubectl_gpushare.output.values import Block, Document, Page, Section, field, letter
+from kubectl_gpushare.output.values import Block, Document, Page, Section, field, letter, section
 from kubectl_gpushare.source import inputs
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, gpu_summary, resize, tenants
@@ -56,7 +55,6 @@ class DescribedPod:
 
 
 def node_name(manifest: pod.PodJson) -> str:
-    """Return the node of its allocation, by its annotation; empty if it has none."""
     return pod.annotations_of(manifest).get(contract.NODE, "")
 
 
@@ -82,24 +80,29 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     if not described.ours:
         return (
             *head,
-            *_section("Problems", filter(None, [inputs.misspelt(described.manifest)]), "bad"),
+            *section("Problems", filter(None, [inputs.misspelt(described.manifest)]), "bad"),
             *field("GPU Share", _NOT_OURS),
         )
     started = as_kubectl.pod_started(described.manifest)
     age = as_kubectl.since(started, now=now)
     wanted, wrong = requested(described.manifest)
+    annotations = [
+        f"{key}: {errors.quoted(str(value))}"
+        for key, value in sorted(pod.annotations_of(described.manifest).items())
+        if key.startswith(contract.PREFIX) and not request.is_result_key(key)
+    ]
     return (
         *head,
-        *_section("Problems", (*wrong, *_problems(described)), "bad"),
+        *section("Problems", (*wrong, *_problems(described)), "bad"),
         *field("Since", f"{started} ({age})" if age else ""),
         *field("Placement", placement(described), style="warn" if described.placement != "Placed" else ""),
         *field("Reason", _reason(described) if described.entry is None else ""),
         *field("Asks For", *wanted),
         *_resize(described),
-        *field("Annotations", *_annotations(described.manifest)),
+        *field("Annotations", *annotations),
         *(_shares(described, described.entry, snapshot, now) if described.entry else ()),
         *as_kubectl.events_section(snapshot.events, now=now),
-        *_section("Not Shown", snapshot.notes, "warn"),
+        *section("Not Shown", snapshot.notes, "warn"),
     )
 
 
@@ -163,9 +166,7 @@ def _neighbours(described: DescribedPod, held: list[gpu_summary.GpuSummary]) -> 
 
 
 def placement(described: DescribedPod, refusal: str = "") -> str:
-    """Return where the pod is, or why it is nowhere, as a sentence. refusal: why it fits nowhere, if it has no reason
-    yet.
-    """
+    """Return where the pod is, or why it is nowhere. refusal: why it fits nowhere, if it has no reason yet."""
     if described.entry and described.owner:
         names = ", ".join(gpu.name for gpu in _held(described))
         if not names:
@@ -185,7 +186,6 @@ def placement(described: DescribedPod, refusal: str = "") -> str:
 
 
 def _resize(described: DescribedPod) -> Page:
-    """Return the pod's current amounts, and why they are not the requested ones; empty if they are."""
     if described.owner is None or described.entry is None:
         return ()
     waits = resize.pending(described.manifest, described.owner, described.entry)
@@ -208,7 +208,6 @@ def _reason(described: DescribedPod) -> str:
 
 
 def requested(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
-    """Return what the pod asks for, and what is invalid about it, as sentences."""
     try:
         parsed = request.parse(manifest)
     except errors.RequestError as error:
@@ -222,21 +221,10 @@ def requested(manifest: pod.PodJson) -> tuple[list[str], list[str]]:
     return sentences, []
 
 
-def _annotations(manifest: pod.PodJson) -> Iterable[str]:
-    annotations = pod.annotations_of(manifest)
-    return (
-        f"{key}: {errors.quoted(str(value))}"
-        for key, value in sorted(annotations.items())
-        if key.startswith(contract.PREFIX) and not request.is_result_key(key)
-    )
-
-
 def _problems(described: DescribedPod) -> list[str]:
     """Return sentences about contradictions between pod and ledger, and about the state of its GPUs."""
-    annotations, labels = (
-        pod.annotations_of(described.manifest),
-        (described.manifest.get("metadata") or {}).get("labels") or {},
-    )
+    annotations = pod.annotations_of(described.manifest)
+    labels = (described.manifest.get("metadata") or {}).get("labels") or {}
     sentences = []
     if labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
         sentences.append(
@@ -271,8 +259,3 @@ def unbound(manifest: pod.PodJson) -> str:
     if scheduler in {"", "default-scheduler"} or contract.SCHEDULING_GATE in pod.gates(manifest):
         return ""
     return f"the scheduler {errors.quoted(scheduler)} of its spec.schedulerName has not bound it: does it run?"
-
-
-def _section(title: str, blocks: Iterable[str], style: str) -> tuple[Section, ...]:
-    said: tuple[Any, ...] = tuple(blocks)
-    return (Section(title, said, style),) if said else ()

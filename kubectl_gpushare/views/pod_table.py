@@ -10,19 +10,9 @@ from gpushare import codec, contract, ledger, pod, quantity
 from gpushare.allocation import Allocation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
-from kubectl_gpushare.output.values import (
-    NONE,
-    UNKNOWN,
-    Cell,
-    Column,
-    Document,
-    Listing,
-    Row,
-    Table,
-    list_document,
-    sentence,
-)
-from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.output import values
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, sentence
+from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
 
@@ -92,7 +82,6 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 
 
 def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
-    """Return a row for each pod in the ledger, and for each other pod that asks for a share and has not ended."""
     there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.summarize(snapshot.nodes)}
     holders = _holders(snapshot)
     rows = []
@@ -120,7 +109,7 @@ def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_u
 
 
 def document(rows: Sequence[PodRow]) -> Document:
-    return list_document("PodList", map(item, rows))
+    return values.list_document("PodList", map(item, rows))
 
 
 def item(row: PodRow) -> dict[str, Any]:
@@ -173,24 +162,21 @@ def _made(
     snapshot: Snapshot,
 ) -> PodRow:
     held = tuple(there[uuid] for uuid in entry.gpu_uuids if uuid in there) if entry else ()
-    used = _used(held, namespace, name, snapshot.usage)
-    return PodRow(namespace, name, manifest, entry, held, _state(manifest, entry, snapshot), used)
-
-
-def _used(held: Sequence[gpu_summary.GpuSummary], namespace: str, name: str, usage: Usage | None) -> Used | None:
     shared = [gpu.gpu.uuid for gpu in held if gpu.shared]
-    return usage.of_pod(held[0].node, namespace, name, shared) if usage and shared else None
-
-
-def _state(manifest: pod.PodJson | None, entry: Allocation | None, snapshot: Snapshot) -> str:
+    used = snapshot.usage.of_pod(held[0].node, namespace, name, shared) if snapshot.usage and shared else None
     if manifest is not None:
-        return as_kubectl.pod_state(manifest)
-    if entry is not None and entry.reserved_until is not None:
-        return "Reserved"
-    return UNKNOWN if snapshot.pods is None else "Gone"
+        state = as_kubectl.pod_state(manifest)
+    elif entry is not None and entry.reserved_until is not None:
+        state = "Reserved"
+    else:
+        state = UNKNOWN if snapshot.pods is None else "Gone"
+    return PodRow(namespace, name, manifest, entry, held, state, used)
 
 
 def _row(row: PodRow, now: float) -> Row:
+    until = _until(row)
+    left = "" if until is None else ":" + (as_kubectl.age(until - now) if until > now else "expired")
+    containers = [name for share in (row.entry.shares if row.entry else ()) for name in share.containers]
     return (
         row.namespace,
         row.name,
@@ -201,11 +187,10 @@ def _row(row: PodRow, now: float) -> Row:
             if row.entry
             else (NONE, NONE)
         ),
-        _state_cell(row, now),
+        Cell(row.state + left, _STYLES.get(row.state, "")),
         as_kubectl.since(row.created, now=now) or UNKNOWN,
         ",".join(dict.fromkeys(cell_figures.model(gpu.gpu) for gpu in row.gpus)) or NONE,
-        ",".join(dict.fromkeys(name for share in (row.entry.shares if row.entry else ()) for name in share.containers))
-        or NONE,
+        ",".join(dict.fromkeys(containers)) or NONE,
         row.entry.id if row.entry else NONE,
         sentence(_reason(row)),
     )
@@ -221,9 +206,7 @@ def _held(row: PodRow) -> tuple[str, str, str]:
 
 
 def _request_cells(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
-    """Return the same for a pod that holds nothing: its request. Memory may be in per cent of a GPU that is not chosen
-    yet.
-    """
+    """Return the request of a pod that holds nothing; memory may be in per cent of an unknown GPU."""
     demands = _demands(row)
     if not demands:
         return NONE, NONE, NONE
@@ -242,7 +225,6 @@ def _request_cells(row: PodRow) -> tuple[str | Cell, str | Cell, str | Cell]:
 
 
 def _demands(row: PodRow) -> Sequence[request.Demand]:
-    """Return the request of a pod that holds nothing; empty if it is invalid."""
     if row.entry is not None or row.manifest is None:
         return ()
     from gpushare import errors, request  # imported here because it is slow
@@ -258,21 +240,11 @@ def _until(row: PodRow) -> float | None:
     return row.entry.reserved_until if row.entry is not None and row.manifest is None else None
 
 
-def _state_cell(row: PodRow, now: float) -> Cell:
-    """Return `Running`, or `Reserved:41s` for a reservation that expires in 41 seconds."""
-    until = _until(row)
-    left = "" if until is None else ":" + (as_kubectl.age(until - now) if until > now else "expired")
-    return Cell(row.state + left, _STYLES.get(row.state, ""))
-
-
 def _desired(row: PodRow) -> PodRow:
     """Return the row as if the pod held what it asks for; the row itself if the pod does not wait to be resized."""
-    reason = pod.annotations_of(row.manifest or {}).get(contract.REASON)
-    if (
-        row.entry is None
-        or row.manifest is None
-        or not (reason or any(share.shrink_to_bytes for share in row.entry.shares))
-    ):
+    if row.entry is None or row.manifest is None:
+        return row
+    if not _reason(row) and not any(share.shrink_to_bytes for share in row.entry.shares):
         return row
     from gpushare import errors, request, resizing  # imported here because it is slow and rarely needed
 
@@ -285,11 +257,12 @@ def _desired(row: PodRow) -> PodRow:
 
 
 def _change(write: Callable[[int], str], held: int, asked: int) -> str:
-    """Return `40Gi`, or `40Gi->10Gi` for a pod that waits to be resized."""
     return write(held) if held == asked else f"{write(held)}->{write(asked)}"
 
 
 def _totals(rows: Sequence[PodRow]) -> dict[str, str | Cell]:
+    shared = {gpu.gpu.uuid for row in rows for gpu in row.gpus if gpu.shared}  # each counts once
+    holders = [row for row in rows if any(gpu.gpu.uuid in shared for gpu in row.gpus)]
     waiting = sum(row.state == as_kubectl.GATED for row in rows)
     reserved = sum(_until(row) is not None for row in rows)
     counts = [f"{count}-{what}" for count, what in ((waiting, "waiting"), (reserved, "reserved")) if count]
@@ -297,20 +270,12 @@ def _totals(rows: Sequence[PodRow]) -> dict[str, str | Cell]:
         "GPUS": f"{len(rows)}-{'pod' if len(rows) == 1 else 'pods'}",
         "REQUEST": quantity.format_compute(sum(row.request_percent for row in rows)),
         "MEMORY": quantity.format_bytes(sum(row.memory_bytes for row in rows)),
-        **cell_figures.by_column(*_used_in_all(rows)),
+        **cell_figures.by_column(*cell_figures.used_in_all([row.used for row in holders], len(shared))),
         "STATE": ",".join(counts),
     }
 
 
-def _used_in_all(rows: Sequence[PodRow]) -> tuple[str | Cell, str | Cell]:
-    """Return USED and BUSY of the GPUs that the pods hold, each of which counts once."""
-    shared = {gpu.gpu.uuid for row in rows for gpu in row.gpus if gpu.shared}
-    holders = [row for row in rows if any(gpu.gpu.uuid in shared for gpu in row.gpus)]
-    return cell_figures.used_in_all([row.used for row in holders], len(shared))
-
-
 def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
-    """Return `gpu-1/0`, or `gpu-1/0,2`: all are on one node."""
     if not held:
         return NONE
     return f"{held[0].node}/" + ",".join(gpu.name.rpartition("/")[2] for gpu in held)
@@ -319,7 +284,6 @@ def _places(held: Sequence[gpu_summary.GpuSummary]) -> str:
 def _reason(row: PodRow) -> str:
     """Return why the pod waits, from its annotation; for a reservation, what happens to it next."""
     if row.manifest is None:
-        return (
-            "" if _until(row) is None else "reserved for a pod that does not exist yet; released if it is not created"
-        )
+        reserved = "reserved for a pod that does not exist yet; released if it is not created"
+        return "" if _until(row) is None else reserved
     return str(pod.annotations_of(row.manifest).get(contract.REASON, ""))

@@ -32,10 +32,7 @@ class ResizePlan:
 def plan(
     manifest: pod.PodJson, node: GpuNode, entry: Allocation, amounts: Mapping[str, str], container: str = ""
 ) -> ResizePlan:
-    """Return the plan. `amounts`: annotation key → value, for `container`, or for the only share of the pod.
-
-    Raises GpushareError if the pod would have an invalid request.
-    """
+    """Return the plan for these values by key, of `container` or of the only share. Raises GpushareError."""
     suffix = _suffix(manifest, container)
     changes = {key + suffix: value for key, value in amounts.items()}
     known = pod.annotations_of(manifest)
@@ -47,7 +44,6 @@ def plan(
 
 
 def beside(plan: ResizePlan) -> str:
-    """Return how the memory changes although no memory was requested, as a sentence; empty if it does not."""
     if any(key == contract.MEMORY or key.startswith(f"{contract.MEMORY}.") for key in plan.changes):
         return ""
     held = {(share.containers, share.gpu_uuids): share.memory_bytes for share in plan.entry.shares}
@@ -75,9 +71,7 @@ def pending(manifest: pod.PodJson, node: GpuNode, entry: Allocation) -> tuple[Sh
 
 
 def _suffix(manifest: pod.PodJson, container: str) -> str:
-    """Return the suffix of this container's keys: `.NAME`, or empty if it shares by the pod's keys. Raises
-    LedgerError.
-    """
+    """Return the suffix of this container's keys: `.NAME`, or empty for the pod's keys. Raises LedgerError."""
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
     own = [name for name in names if any(f"{key}.{name}" in annotations for key in contract.PER_CONTAINER_KEYS)]
     sharers: list[str] = []
@@ -99,6 +93,14 @@ def _suffix(manifest: pod.PodJson, container: str) -> str:
 
 
 def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
+    verdict = "it holds that already"
+    if plan.entry.shares != plan.desired:
+        verdict = {
+            ResizeCause.NOTHING: "yes, at once",
+            ResizeCause.ROOM: f"no: {plan.waits_for}",
+            ResizeCause.AGENT: "yes, if no more memory than that is in use",
+            ResizeCause.USE: f"not yet: {plan.waits_for}",
+        }[plan.cause]
     used = ledger.use(plan.node)
     free = [
         f"{plan.node.name}/{gpu.index}: {quantity.format_compute(max(0, 100 - used[gpu.uuid].request_percent))} GPU "
@@ -111,7 +113,7 @@ def page(manifest: pod.PodJson, plan: ResizePlan) -> Page:
         *field("Holds", resizing.amounts(plan.entry.shares)),
         *field("Would Hold", resizing.amounts(plan.desired)),
         *field("Free Beside It", *free),
-        *field("Fits", *_verdict(plan), style="bad" if plan.cause is ResizeCause.ROOM else "good"),
+        *field("Fits", verdict, style="bad" if plan.cause is ResizeCause.ROOM else "good"),
         *field("Annotations", *(f'{key}: "{value}"' for key, value in plan.changes.items())),
     )
 
@@ -129,17 +131,6 @@ def document(manifest: pod.PodJson, plan: ResizePlan) -> Document:
         "waitsFor": plan.cause.value,
         "reason": plan.waits_for,
     }
-
-
-def _verdict(plan: ResizePlan) -> tuple[str, ...]:
-    if plan.entry.shares == plan.desired:
-        return ("it holds that already",)
-    return {
-        ResizeCause.NOTHING: ("yes, at once",),
-        ResizeCause.ROOM: (f"no: {plan.waits_for}",),
-        ResizeCause.AGENT: ("yes, if no more memory than that is in use",),
-        ResizeCause.USE: (f"not yet: {plan.waits_for}",),
-    }[plan.cause]
 
 
 def _share(share: GivenShare) -> Document:

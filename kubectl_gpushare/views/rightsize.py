@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import contract, pod, quantity
@@ -42,28 +42,41 @@ _STYLES = {Advice.SHRINK: "good", Advice.GROW: "warn", Advice.TOO_SHORT: "dim", 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RightsizeListing:
-    """Suggestions as they are printed.
-
-    gpu_names: by UUID; manifests: the pods that could be read; namespaces: whether the table has a column of them.
-    """
+    """Suggestions as they are printed."""
 
     suggestions: Sequence[Suggestion]
-    gpu_names: Mapping[str, str]
-    manifests: Mapping[tuple[str, str], pod.PodJson]
-    namespaces: bool = True
+    gpu_names: Mapping[str, str]  # by UUID
+    manifests: Mapping[tuple[str, str], pod.PodJson]  # the pods that could be read
+    namespaces: bool = True  # whether the table has a column of them
 
     def table(self) -> Table:
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
-        whole = Table(COLUMNS, rows, _totals(self.suggestions), what="pods that hold shares")
+        held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in self.suggestions)
+        wanted = rightsizing.total(
+            _all(suggestion, suggestion.wanted or suggestion.held) for suggestion in self.suggestions
+        )
+        totals = {
+            "GPUS": _shares(len(self.suggestions)).replace(" ", "-"),
+            "REQUEST": quantity.format_compute(held.request_percent),
+            "NEW-REQUEST": quantity.format_compute(wanted.request_percent),
+            "MEMORY": quantity.format_bytes(held.memory_bytes),
+            "NEW-MEMORY": quantity.format_bytes(wanted.memory_bytes),
+        }
+        whole = Table(COLUMNS, rows, totals, what="pods that hold shares")
         return whole if self.namespaces else cell_figures.without(whole, COLUMNS[:1])
 
     def freed(self, nodes: Sequence[GpuNode]) -> Table:
         sums = rightsizing.freed(self.suggestions)
-        rows = [_freed_row(gpu, sums[gpu.gpu.uuid]) for gpu in gpu_summary.summarize(nodes) if gpu.gpu.uuid in sums]
+        rows = []
+        for gpu in gpu_summary.summarize(nodes):
+            if gpu.gpu.uuid in sums:
+                compute, memory = sums[gpu.gpu.uuid].request_percent, sums[gpu.gpu.uuid].memory_bytes
+                freed = (_signed(compute, quantity.format_compute), _signed(memory, quantity.format_bytes))
+                then = cell_figures.share(max(0, gpu.free[0] + compute), max(0, gpu.free[1] + memory))
+                rows.append((gpu.name, cell_figures.share(*gpu.free), *freed, then))
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
-        """Return sentences: the total that the suggestions free, and the number of shares without one."""
         sentences = []
         changes = sum(suggestion.wanted is not None for suggestion in self.suggestions)
         whole = rightsizing.total(rightsizing.freed(self.suggestions).values())
@@ -89,16 +102,21 @@ class RightsizeListing:
         return (f"pod/{name}" for _, name in changing)
 
     def commands(self) -> Iterator[str]:
-        return commands(self.suggestions, self.manifests)
+        for suggestion in self.suggestions:
+            if suggestion.wanted is None:
+                continue
+            words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
+            container = container_of(suggestion, self.manifests)
+            words += ["-c", container] if container else []
+            for key, value in as_annotations(suggestion.wanted).items():
+                words += [f"--{key.removeprefix(contract.PREFIX)}", value]
+            yield shlex.join(words)
 
     def document(self) -> Document:
         sums = rightsizing.freed(self.suggestions)
         return list_document(
             "RightsizingList",
-            (
-                _item(suggestion, self.gpu_names, container_of(suggestion, self.manifests))
-                for suggestion in self.suggestions
-            ),
+            (_item(one, self.gpu_names, container_of(one, self.manifests)) for one in self.suggestions),
             freed=_size_document(rightsizing.total(sums.values())),
             gpus=[
                 {"name": self.gpu_names.get(uuid, ""), "uuid": uuid, "freed": _size_document(size)}
@@ -112,7 +130,7 @@ def _row(suggestion: Suggestion, names: Mapping[str, str]) -> Row:
     return (
         suggestion.namespace,
         suggestion.pod,
-        _places(suggestion, names),
+        f"{suggestion.node}/{','.join(names.get(uuid, uuid).rpartition('/')[2] for uuid in suggestion.gpus)}",
         quantity.format_compute(suggestion.held.request_percent),
         UNKNOWN if peak.compute_ratio is None else f"{peak.compute_ratio:.2g}",
         _change(suggestion.held.request_percent, wanted.request_percent, quantity.format_compute),
@@ -132,33 +150,8 @@ def _change(held: int, wanted: int, text: Callable[[int], str]) -> str | Cell:
     return Cell(text(wanted), "good" if wanted < held else "warn")
 
 
-def _totals(suggestions: Sequence[Suggestion]) -> dict[str, str | Cell]:
-    held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in suggestions)
-    wanted = rightsizing.total(_all(suggestion, suggestion.wanted or suggestion.held) for suggestion in suggestions)
-    return {
-        "GPUS": _shares(len(suggestions)).replace(" ", "-"),
-        "REQUEST": quantity.format_compute(held.request_percent),
-        "NEW-REQUEST": quantity.format_compute(wanted.request_percent),
-        "MEMORY": quantity.format_bytes(held.memory_bytes),
-        "NEW-MEMORY": quantity.format_bytes(wanted.memory_bytes),
-    }
-
-
 def _all(suggestion: Suggestion, size: Size) -> Size:
-    """Return the size on all GPUs of the share together."""
     return Size(size.request_percent * len(suggestion.gpus), size.memory_bytes * len(suggestion.gpus))
-
-
-def _freed_row(gpu: gpu_summary.GpuSummary, size: Size) -> Row:
-    percent, memory_bytes = gpu.free
-    after = (max(0, percent + size.request_percent), max(0, memory_bytes + size.memory_bytes))
-    return (
-        gpu.name,
-        cell_figures.share(percent, memory_bytes),
-        _signed(size.request_percent, quantity.format_compute),
-        _signed(size.memory_bytes, quantity.format_bytes),
-        cell_figures.share(*after),
-    )
 
 
 def _signed(amount: int, text: Callable[[int], str]) -> str:
@@ -166,7 +159,7 @@ def _signed(amount: int, text: Callable[[int], str]) -> str:
 
 
 def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> dict[str, Any]:
-    wanted = suggestion.wanted
+    wanted, ratio = suggestion.wanted, suggestion.peak.compute_ratio
     suffix = f".{container}" if container else ""
     return {
         "namespace": suggestion.namespace,
@@ -178,9 +171,7 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
         "reason": suggestion.reason,
         "given": {**_size_document(suggestion.held), "limitPercent": suggestion.limit_percent},
         "peak": {
-            "computePercent": None
-            if suggestion.peak.compute_ratio is None
-            else round(suggestion.peak.compute_ratio * 100, 2),
+            "computePercent": None if ratio is None else round(ratio * 100, 2),
             "memoryBytes": suggestion.peak.memory_bytes,
         },
         "observedSeconds": round(suggestion.peak.observed_seconds),
@@ -193,28 +184,8 @@ def _size_document(size: Size) -> dict[str, int]:
     return {"requestPercent": size.request_percent, "memoryBytes": size.memory_bytes}
 
 
-def _places(suggestion: Suggestion, names: Mapping[str, str]) -> str:
-    indices = ",".join(names.get(uuid, uuid).rpartition("/")[2] for uuid in suggestion.gpus)
-    return f"{suggestion.node}/{indices}"
-
-
 def _shares(count: int) -> str:
     return "1 share" if count == 1 else f"{count} shares"
-
-
-_FLAGS = {contract.REQUEST: "--request", contract.MEMORY: "--memory"}
-
-
-def commands(suggestions: Iterable[Suggestion], manifests: Mapping[tuple[str, str], pod.PodJson]) -> Iterator[str]:
-    for suggestion in suggestions:
-        if suggestion.wanted is None:
-            continue
-        words = ["kubectl", "gpushare", "resize", suggestion.pod, "-n", suggestion.namespace]
-        container = container_of(suggestion, manifests)
-        words += ["-c", container] if container else []
-        for key, value in as_annotations(suggestion.wanted).items():
-            words += [_FLAGS[key], value]
-        yield shlex.join(words)
 
 
 def as_annotations(wanted: Size) -> dict[str, str]:
@@ -226,7 +197,6 @@ def as_annotations(wanted: Size) -> dict[str, str]:
 
 
 def container_of(suggestion: Suggestion, manifests: Mapping[tuple[str, str], pod.PodJson]) -> str:
-    """Return the container whose own annotations ask for the share; empty if the pod's annotations do."""
     if len(suggestion.containers) != 1:
         return ""
     name = suggestion.containers[0]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
-import enum
 import html
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterable, Sequence
 
 from gpushare import quantity
 from kubectl_gpushare.output.values import Cell, Column, Document, Table
@@ -44,13 +41,13 @@ def table(outcome: SimulatedPod) -> Table:
 
 
 def summary(outcome: SimulatedPod) -> str:
-    text = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
+    said = f"{outcome.arrived} pods came, {outcome.waited} had to wait"
     ran = outcome.waited - outcome.never
     if ran:
-        text += f", {ran} of them for {as_kubectl.age(outcome.waited_seconds / ran)} on average"
+        said += f", {ran} of them for {as_kubectl.age(outcome.waited_seconds / ran)} on average"
     if outcome.never:
-        text += f"; {outcome.never} {'waits' if outcome.never == 1 else 'wait'} at the end"
-    return text + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
+        said += f"; {outcome.never} {'waits' if outcome.never == 1 else 'wait'} at the end"
+    return said + (f"; the first because {outcome.first_refusal}" if outcome.first_refusal else "")
 
 
 def document(outcome: SimulatedPod) -> Document:
@@ -59,11 +56,24 @@ def document(outcome: SimulatedPod) -> Document:
         "waited": outcome.waited,
         "waitedSeconds": round(outcome.waited_seconds, 3),
         "waitingAtTheEnd": outcome.never,
-        "moments": [_item(moment, outcome) for moment in outcome.moments],
+        "moments": [
+            {
+                "seconds": moment.at_seconds,
+                "arrived": moment.arrived,
+                "running": moment.running,
+                "waiting": moment.waiting,
+                "compute": {"allocatedPercent": moment.request_percent, "totalPercent": outcome.total_percent},
+                "memory": {"allocatedBytes": moment.memory_bytes, "totalBytes": outcome.total_bytes},
+                **cell_figures.fragmentation_document(moment.fragmentation),
+                "largest": quantity.format_bytes(moment.fragmentation.largest_memory_bytes),
+            }
+            for moment in outcome.moments
+        ],
     }
 
 
-def picture(outcome: SimulatedPod) -> Drawing:
+def picture(outcome: SimulatedPod) -> str:
+    """Return the moments as SVG: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((moment.arrived for moment in outcome.moments), default=1)
 
@@ -71,22 +81,24 @@ def picture(outcome: SimulatedPod) -> Drawing:
         x = _EDGE + (right - _EDGE) * arrived / most
         return x, bottom - (bottom - 20) * min(1.0, max(0.0, part))
 
-    shapes: list[PolyLine | Box | Text] = []
+    shapes = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {_HEIGHT}" '
+        'font-family="sans-serif" font-size="12">',
+        '<rect width="100%" height="100%" fill="white"/>',
+    ]
     for tenth in range(0, 11, 2):
         height = bottom - (bottom - 20) * tenth / 10
-        shapes.append(PolyLine(((_EDGE, height), (right, height)), "#dddddd"))
-        shapes.append(Text(_EDGE - 8, height + 4, f"{tenth * 10}%", Anchor.END))
+        shapes.append(poly_line(((_EDGE, height), (right, height)), "#dddddd"))
+        shapes.append(text(_EDGE - 8, height + 4, f"{tenth * 10}%", "end"))
     for number, (name, colour) in enumerate(_LINES):
-        shapes.append(
-            PolyLine([at(_parts(moment, outcome)[number], moment.arrived) for moment in outcome.moments], colour, 2)
-        )
+        points = [at(_parts(moment, outcome)[number], moment.arrived) for moment in outcome.moments]
         x, y = _EDGE + 210 * number, _HEIGHT - 14
-        shapes += [Box(x, y - 9, 12, 12, colour), Text(x + 18, y + 2, name)]
+        shapes += [poly_line(points, colour, 2), box(x, y - 9, 12, 12, colour), text(x + 18, y + 2, name)]
     for part in (0, 1, 2, 3, 4):
         place = _EDGE + (right - _EDGE) * part / 4
-        shapes.append(Text(place, bottom + 18, str(most * part // 4), Anchor.MIDDLE))
-    shapes.append(Text((right + _EDGE) / 2, bottom + 34, "pods that came", Anchor.MIDDLE))
-    return Drawing(_WIDTH, _HEIGHT, shapes)
+        shapes.append(text(place, bottom + 18, str(most * part // 4), "middle"))
+    shapes.append(text((right + _EDGE) / 2, bottom + 34, "pods that came", "middle"))
+    return "\n".join([*shapes, "</svg>\n"])
 
 
 def _row(moment: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
@@ -105,19 +117,6 @@ def _row(moment: Moment, outcome: SimulatedPod) -> Sequence[str | Cell]:
     )
 
 
-def _item(moment: Moment, outcome: SimulatedPod) -> dict[str, Any]:
-    return {
-        "seconds": moment.at_seconds,
-        "arrived": moment.arrived,
-        "running": moment.running,
-        "waiting": moment.waiting,
-        "compute": {"allocatedPercent": moment.request_percent, "totalPercent": outcome.total_percent},
-        "memory": {"allocatedBytes": moment.memory_bytes, "totalBytes": outcome.total_bytes},
-        **cell_figures.fragmentation_document(moment.fragmentation),
-        "largest": quantity.format_bytes(moment.fragmentation.largest_memory_bytes),
-    }
-
-
 def _parts(moment: Moment, outcome: SimulatedPod) -> tuple[float, ...]:
     gpus = outcome.total_percent / 100 or 1.0
     return (
@@ -128,66 +127,15 @@ def _parts(moment: Moment, outcome: SimulatedPod) -> tuple[float, ...]:
     )
 
 
-class Anchor(enum.StrEnum):
-    """Which part of a text is at its `x`."""
-
-    START = "start"
-    MIDDLE = "middle"
-    END = "end"
+def poly_line(points: Iterable[tuple[float, float]], colour: str, width: int = 1) -> str:
+    places = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+    return f'<polyline fill="none" stroke="{colour}" stroke-width="{width}" points="{places}"/>'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class PolyLine:
-    """A line through these points."""
-
-    points: Sequence[tuple[float, float]]
-    colour: str  # `#rrggbb`
-    width: int = 1
+def box(x: float, y: float, width: float, height: float, colour: str) -> str:
+    return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" fill="{colour}"/>'
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Box:
-    """A rectangle filled with a colour."""
-
-    x: float
-    y: float
-    width: float
-    height: float
-    colour: str
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Text:
-    """A line of text; `y` is its baseline."""
-
-    x: float
-    y: float
-    text: str
-    anchor: Anchor = Anchor.START
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Drawing:
-    """Shapes; later ones cover earlier ones."""
-
-    width: int
-    height: int
-    shapes: Sequence[PolyLine | Box | Text]
-
-
-def svg(drawing: Drawing) -> str:
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {drawing.width} {drawing.height}" '
-    head += 'font-family="sans-serif" font-size="12">'
-    page = '<rect width="100%" height="100%" fill="white"/>'
-    return "\n".join([head, page, *map(_element, drawing.shapes), "</svg>\n"])
-
-
-def _element(shape: PolyLine | Box | Text) -> str:
-    if isinstance(shape, PolyLine):
-        points = " ".join(f"{x:.1f},{y:.1f}" for x, y in shape.points)
-        return f'<polyline fill="none" stroke="{shape.colour}" stroke-width="{shape.width}" points="{points}"/>'
-    if isinstance(shape, Box):
-        place = f'x="{shape.x:.1f}" y="{shape.y:.1f}" width="{shape.width:.1f}" height="{shape.height:.1f}"'
-        return f'<rect {place} fill="{shape.colour}"/>'
-    words = html.escape(shape.text)
-    return f'<text x="{shape.x:.1f}" y="{shape.y:.1f}" text-anchor="{shape.anchor.value}">{words}</text>'
+def text(x: float, y: float, words: str, anchor: str = "start") -> str:
+    """Return a line of text, of which the `anchor` (start, middle or end) is at `x`; `y` is its baseline."""
+    return f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}">{html.escape(words)}</text>'

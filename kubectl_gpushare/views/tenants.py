@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpushare import ledger, pod, quantity
@@ -33,15 +33,12 @@ _STYLES = {"Running": "good", "Gone": "bad"}
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pods:
-    """An index of the pods by uid and by name. `known`: false if pods could not be read.
-
-    `usage`: their use; None if agents were not asked.
-    """
+    """An index of the pods by uid and by name."""
 
     by_uid: Mapping[str, pod.PodJson]
     by_name: Mapping[tuple[str, str], pod.PodJson]
-    known: bool
-    usage: Usage | None = None
+    known: bool  # false if pods could not be read
+    usage: Usage | None = None  # None if agents were not asked
 
     @classmethod
     def from_snapshot(cls, snapshot: Snapshot) -> Pods:
@@ -60,7 +57,6 @@ class Pods:
 
 
 def letters(gpus: Iterable[GpuSummary]) -> dict[str, int]:
-    """Return the position of each allocation among the tenants of the GPUs, by its ID."""
     positions: dict[str, int] = {}
     for gpu in gpus:
         for holder in gpu.used.holders:
@@ -69,34 +65,25 @@ def letters(gpus: Iterable[GpuSummary]) -> dict[str, int]:
 
 
 def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:
-    """Return the GPU's compute and memory with their tenants."""
     compute, memory = [], []
     for holder in gpu.used.holders:
         percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
         compute.append((order[holder.id], percent))
         memory.append((order[holder.id], memory_bytes))
-    percent, count = gpu.used.request_percent, gpu.used.memory_bytes
+
+    def picture(
+        label: str, parts: list[tuple[int, int]], used: int, total: int, write: Callable[[int], str]
+    ) -> Picture:
+        return Picture(label, tuple(parts), total, f"{write(used)} of {write(total)}", used > total)
+
     total = 0 if gpu.gone else 100
     return (
-        Picture(
-            "compute",
-            tuple(compute),
-            total,
-            f"{quantity.format_compute(percent)} of {quantity.format_compute(total)}",
-            percent > total,
-        ),
-        Picture(
-            "memory",
-            tuple(memory),
-            gpu.gpu.memory_bytes,
-            f"{quantity.format_bytes(count)} of {quantity.format_bytes(gpu.gpu.memory_bytes)}",
-            count > gpu.gpu.memory_bytes,
-        ),
+        picture("compute", compute, gpu.used.request_percent, total, quantity.format_compute),
+        picture("memory", memory, gpu.used.memory_bytes, gpu.gpu.memory_bytes, quantity.format_bytes),
     )
 
 
 def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:
-    """Return a row for each share on the GPUs; a share on several GPUs is one row."""
     names = {gpu.gpu.uuid: str(gpu.gpu.index) if not gpu.gone else gpu.gpu.uuid for gpu in gpus}
     holders = {holder.id: holder for gpu in gpus for holder in gpu.used.holders}
     rows = [
@@ -124,7 +111,8 @@ def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
             **cell_figures.used_document(_used(holder, [gpu.gpu.uuid], pods, gpu.node)),
         }
         for holder in gpu.used.holders
-        for share in _on(holder, gpu)
+        for share in holder.shares
+        if gpu.gpu.uuid in share.gpu_uuids
     ]
 
 
@@ -139,7 +127,7 @@ def _row(
     return (
         letter(position),
         f"held for {holder.pod}" if holder.is_backfill_reservation else str(holder.pod),
-        ",".join(names[uuid] for uuid in share.gpu_uuids if uuid in names),
+        ",".join(names[uuid] for uuid in uuids),
         (",".join(share.containers) or NONE) + (" (init)" if share.ends_early else ""),
         quantity.format_compute(share.request_percent),
         quantity.format_compute(share.limit_percent),
@@ -169,7 +157,3 @@ def _state(holder: Allocation, pods: Pods) -> tuple[str, str]:
 def _since(holder: Allocation, pods: Pods) -> str:
     manifest = pods.holder(holder)
     return as_kubectl.pod_started(manifest) if manifest else ""
-
-
-def _on(holder: Allocation, gpu: GpuSummary) -> Iterable[GivenShare]:
-    return (share for share in holder.shares if gpu.gpu.uuid in share.gpu_uuids)

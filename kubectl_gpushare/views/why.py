@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from gpushare import contract, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
-from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field
+from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field, section
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning.reasons import Choice, Reasons
+from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.views import cell_figures, gpu_summary
 from kubectl_gpushare.views import pod_page as described
 
@@ -34,8 +33,12 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
         *field("Placement", described.placement(described_pod, str(reasons.refusal or ""))),
     )
     body = _placed(described_pod, reasons) if described_pod.entry else _waiting(described_pod, reasons)
-    missing = (Section("Not Looked At", tuple(notes), "warn"),) if notes else ()
-    return (*head, *field("Asks For", *described.requested(described_pod.manifest)[0]), *body, *missing)
+    return (
+        *head,
+        *field("Asks For", *described.requested(described_pod.manifest)[0]),
+        *body,
+        *section("Not Looked At", notes, "warn"),
+    )
 
 
 def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequence[str]) -> Document:
@@ -57,7 +60,17 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "changes": [
             {"kind": change.kind, "change": change.sentence, "gpus": change.gpus} for change in reasons.changes
         ],
-        "choices": [_choice(number, choice) for number, choice in enumerate(reasons.choices, 1)],
+        "choices": [
+            {
+                "rank": number,
+                "gpus": choice.gpus,
+                "left": {"computePercent": choice.left[0], "memoryBytes": choice.left[1]},
+                "strandedGpus": round(choice.after.stranded_gpus, 4),
+                "summary": f"{quantity.format_compute(choice.left[0])} and {quantity.format_bytes(choice.left[1])} "
+                "would be left",
+            }
+            for number, choice in enumerate(reasons.choices, 1)
+        ],
         "notes": list(notes),
     }
 
@@ -76,28 +89,27 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         return (
             *ended,
             *field("Waits For", *(() if has_ended else reasons.held_back), style="warn"),
-            *field(
-                "Recorded", "" if has_ended else reason
-            ),  # the placer knows more than is stored: its attempts and their results
+            # The placer knows more than is stored: its attempts and their results.
+            *field("Recorded", "" if has_ended else reason),
             *field("Fits", now + nothing_else, style="good"),
             *_ranked(reasons, here=""),
         )
     nearest = _nearest(reasons)
     shown = [(_place(miss), miss.rule, miss.detail) for miss in nearest[:MAX_CANDIDATES]]
     more = len(nearest) - len(shown)
+    changes = [f"{change.sentence}: on {change.gpus}" for change in reasons.changes]
     title = f"Candidates (the nearest {len(shown)}; {more} more with -o json)" if more else "Candidates"
     return (
         *field("Waits For", *reasons.held_back, style="warn"),
         *field("Reason", str(reasons.refusal), style="warn"),
         *field("Recorded", reason if reason and reason != str(reasons.refusal) else ""),
         *field("Nearest", str(nearest[0]) if nearest else ""),
-        *field("Would Fit", *_changes(reasons), style="good" if reasons.changes else ""),
+        *field("Would Fit", *(changes or [remedies.NONE]), style="good" if changes else ""),
         Section(title, (Table(_MISSES, shown),)),
     )
 
 
 def _end(manifest: pod.PodJson) -> str:
-    """Return how the pod ended, in the kubelet's words, and which controller recreates it."""
     status = manifest.get("status") or {}
     said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
     is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
@@ -115,11 +127,15 @@ def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         won = f"{aim}: it would get the same if it came now"
     else:
         won = f"{aim}; that was {here} when it came, and would be {first} now"
-    fit = f"{reasons.fits} of {total} GPUs would do" if total else ""
+    counts = reasons.ruled_out
+    would_do = [f"{reasons.fits} of {total} GPUs would do"] if total else []
+    would_do += [f"{counts[name]} {rule.phrase}" for name, rule in filters.RULES.items() if counts.get(name)]
+    if nodes := counts.get(explanation.NODE_RULE):
+        would_do.append(f"{nodes} node{'s' if nodes > 1 else ''} cannot take the pod")
     return (
         *field("Not Bound", described.unbound(described_pod.manifest), style="warn"),
         *field("Why There", won),
-        *field("Would Do", "; ".join(filter(None, [fit, *_ruled_out(reasons.ruled_out)]))),
+        *field("Would Do", "; ".join(would_do)),
         *_ranked(reasons, here=here),
     )
 
@@ -131,31 +147,10 @@ def _ranked(reasons: Reasons, *, here: str) -> tuple[Section, ...]:
     for number, choice in enumerate(reasons.choices, 1):
         more = round(choice.after.stranded_gpus - reasons.free_before, 2) + 0.0  # no -0.00
         style = "good" if choice.gpus == here else ""
-        rows.append(
-            (
-                str(number),
-                Cell(choice.gpus, style),
-                cell_figures.share(*choice.left),
-                f"{cell_figures.gpus(choice.after.stranded_gpus)} ({more:+.2f})",
-                Cell("it is here", "good") if choice.gpus == here else "",
-            )
-        )
+        stranded = f"{cell_figures.gpus(choice.after.stranded_gpus)} ({more:+.2f})"
+        here_too = Cell("it is here", "good") if choice.gpus == here else ""
+        rows.append((str(number), Cell(choice.gpus, style), cell_figures.share(*choice.left), stranded, here_too))
     return (Section("Choices (as if it came now, the best first)", (Table(_CHOICES, rows),)),)
-
-
-def _changes(reasons: Reasons) -> Iterator[str]:
-    for change in reasons.changes:
-        yield f"{change.sentence}: on {change.gpus}"
-    if not reasons.changes:
-        yield remedies.NONE
-
-
-def _ruled_out(counts: Mapping[str, int]) -> Iterator[str]:
-    for name, rule in filters.RULES.items():
-        if counts.get(name):
-            yield f"{counts[name]} {rule.phrase}"
-    if nodes := counts.get(explanation.NODE_RULE):
-        yield f"{nodes} node{'s' if nodes > 1 else ''} cannot take the pod"
 
 
 def _nearest(reasons: Reasons) -> list[Rejected]:
@@ -173,20 +168,8 @@ def _place(miss: Rejected) -> str:
 
 
 def _held(described_pod: described.DescribedPod) -> str:
-    """Return the pod's GPUs in the form in which `world.gpus` names a placement."""
     if described_pod.owner is None or described_pod.entry is None:
         return ""
     known = described_pod.owner.gpu_by_uuid()
     indexes = sorted(known[uuid].index for uuid in described_pod.entry.gpu_uuids if uuid in known)
     return f"{described_pod.owner.name}/" + ",".join(map(str, indexes))
-
-
-def _choice(number: int, choice: Choice) -> dict[str, Any]:
-    percent, memory_bytes = choice.left
-    return {
-        "rank": number,
-        "gpus": choice.gpus,
-        "left": {"computePercent": percent, "memoryBytes": memory_bytes},
-        "strandedGpus": round(choice.after.stranded_gpus, 4),
-        "summary": f"{quantity.format_compute(percent)} and {quantity.format_bytes(memory_bytes)} would be left",
-    }

@@ -93,7 +93,8 @@ def test_move_finished_in_the_last_pause_succeeds(
         place_replacement(tmp_path)
         passed += seconds
 
-    monkeypatch.setattr(moving, "time", types.SimpleNamespace(monotonic=lambda: passed, sleep=pause))
+    clock = types.SimpleNamespace(monotonic=lambda: passed, sleep=pause, time=time.time)
+    monkeypatch.setattr(moving, "time", clock)
     ended = plugin(*FLAGS, "--apply", "--timeout", str(round(moving.LOOK_SECONDS)), KUBECTL_PATH=program)
     assert (ended.code, "[1/1] default/a is on n0 now" in ended.err) == (0, True), ended.err
 

@@ -16,7 +16,6 @@ from kubectl_gpushare.planning import simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source import pod_files
 from kubectl_gpushare.views import simulate
-from kubectl_gpushare.views.simulate import svg
 from tests import builders
 from tests.gpushare.defragmentation import clusters
 
@@ -116,7 +115,7 @@ def test_nodes_are_made_from_a_short_text() -> None:
 
 def test_plot_stays_within_its_frame() -> None:
     outcome = simulation.run(clusters.cluster(nodes=2), [arrival(number, number, None, "0.3") for number in range(9)])
-    tree = ElementTree.fromstring(svg(simulate.picture(outcome)))  # noqa: S314 - our own
+    tree = ElementTree.fromstring(simulate.picture(outcome))  # noqa: S314 - our own
     lines = [line.attrib["points"].split() for line in tree.iter("{http://www.w3.org/2000/svg}polyline")]
     assert len([points for points in lines if len(points) == len(outcome.moments)]) == 4
     assert all(
