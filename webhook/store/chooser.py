@@ -17,7 +17,6 @@ from typing import Final
 from gpushare import pod
 from gpushare.allocation import PodRef
 from gpushare.mix import ENOUGH_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
-from gpushare.nodefilters import PodKey as NodeShape
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement.fleet import Fleet
@@ -97,7 +96,7 @@ class Chooser:
         shape, relations = share_resources.key_and_affinity(manifest, request)
         key = self.key(manifest)
         # A node that already counts the pod itself must not be rejected for that; only the cache can tell.
-        host = NO_HOST if key is not None and self.cache.pod_info(key) is not None else _host(shape)
+        host = NO_HOST if key is not None and self.cache.pod_info(key) is not None else _host(shape.amounts)
         node_filter = self.cache.node_filter(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
@@ -182,20 +181,10 @@ class Chooser:
         if view is None:
             self._fleet.remove(name)
         else:
-            self._fleet.update(view, room=self._room(name))
-
-    def _room(self, name: str) -> Room:
-        return Room(*(self.cache.room(name) or ()))
+            self._fleet.update(view, room=Room(*(self.cache.room(name) or ())))
 
 
 _DEPRIORITIZED: Final = "is left to other replicas"
-
-
-def _host(shape: NodeShape) -> Host:
-    amounts = dict(shape.amounts)
-    return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
-
-
 FEWEST: Final = 50
 PART: Final = 3  # one third
 MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
@@ -255,5 +244,9 @@ def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
     """
     if isinstance(request, str):
         return ()
+    return tuple(classes_of(request, _host(amounts)))
+
+
+def _host(amounts: Iterable[tuple[str, int]]) -> Host:
     there = dict(amounts)
-    return tuple(classes_of(request, Host(there.get("cpu", 0), there.get("memory", 0))))
+    return Host(there.get(pod_requests.CPU, 0), there.get(pod_requests.MEMORY, 0))

@@ -139,9 +139,14 @@ class Reservation:
                 continue
             except ledger_store.WriteRefusedError as error:
                 refused[outcome.node] = f"cannot be written ({error})"
-                if len(refused) == MAX_REFUSED:
-                    return self._refuse_unwritable(holder, f"the API server rejects its share on every node ({error})")
-                continue
+                if len(refused) < MAX_REFUSED:
+                    continue
+                why, now = f"the API server rejects its share on every node ({error})", self.clock()
+                for uid in [uid for uid, (until, _) in self.unwritable.items() if until <= now]:
+                    del self.unwritable[uid]
+                if holder.uid:
+                    self.unwritable[holder.uid] = now + REFUSED_SECONDS, why
+                return Refusal(why, cause=Cause.LEDGER)
             finally:
                 waited.seconds += time.perf_counter() - began
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
@@ -180,14 +185,6 @@ class Reservation:
         task = asyncio.create_task(self.release(name, identity), name=f"give back {identity}")
         self.releasing.add(task)
         task.add_done_callback(self.releasing.discard)
-
-    def _refuse_unwritable(self, holder: PodRef, why: str) -> Refusal:
-        now = self.clock()
-        for uid in [uid for uid, (until, _) in self.unwritable.items() if until <= now]:
-            del self.unwritable[uid]
-        if holder.uid:
-            self.unwritable[holder.uid] = now + REFUSED_SECONDS, why
-        return Refusal(why, cause=Cause.LEDGER)
 
     def _change(
         self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement

@@ -125,7 +125,7 @@ async def preferred_nodes(
     """
     if (
         len(requests) + len(used_nodes) < 2
-        or not _are_alike(requests)
+        or len({(request.constraints, request.policy) for _, request in requests}) > 1  # they cannot be placed as one
         or (requests[0][1].policy or policy) == policies.SPREAD
     ):
         return {}
@@ -178,12 +178,9 @@ def _ever_farther(scratch: ScratchStore, used: Sequence[str]) -> Iterator[Callab
         for key in TOPOLOGY_LABELS:
             values = {value for name in used if (value := scratch.chooser.labels(name).get(key))}
             if values:
-                yield functools.partial(_has_label, scratch, key, values)
+                near = {view.node.name for view in scratch.views()}
+                yield {name for name in near if scratch.chooser.labels(name).get(key) in values}.__contains__
     yield lambda _: True
-
-
-def _has_label(scratch: ScratchStore, key: str, values: Collection[str], name: str) -> bool:
-    return scratch.chooser.labels(name).get(key) in values
 
 
 def _halves(count: int) -> Iterator[int]:
@@ -198,11 +195,6 @@ def _max_pods_per_node(scratch: ScratchStore, request: Request) -> int:
     percent = peak(request.demands, lambda demand: demand.gpus * demand.share.request_percent)
     largest = max((len(view.node.gpus) for view in scratch.views()), default=0)
     return max(1, 100 * largest // max(1, percent))
-
-
-def _are_alike(requests: PodRequests) -> bool:
-    """Whether all pods have the same constraints and policy, so that they can be placed as one."""
-    return len({(request.constraints, request.policy) for _, request in requests}) == 1
 
 
 def _as_one(requests: PodRequests) -> tuple[dict[str, Any], Request]:
