@@ -1,11 +1,9 @@
 """Due changes: which allocations to confirm, to release, or to check with the API server. Pure.
 
-A share is kept exactly as long as its pod lives. Pods that cannot have been given a share (`Pod.may_hold`) do not
-count. A pod that is missing from our cache is only suspected to be gone; the placer checks with the API server.
-
-The expiry time in a reservation comes from the wall clock of the replica that made it. The placer's clock may differ,
-and both may jump. So, as with Leases, times of two clocks are never compared: a reservation expires once the placer has
-observed it for a whole lifetime (`FirstSeen`).
+A share is kept exactly as long as its pod lives; pods that cannot have been given one (`Pod.may_hold`) do not count. A
+pod that our cache lacks is only suspected to be gone. The expiry time in a reservation comes from another wall clock.
+As with Leases, times of two clocks are never compared: a reservation expires once the placer has observed it for a
+whole lifetime (`FirstSeen`).
 """
 
 from __future__ import annotations
@@ -169,17 +167,17 @@ class FirstSeen:
         nodes = list(nodes)
         unconfirmed = [entry.id for node in nodes for entry in node.allocations if not entry.pod.uid]
         self._since = {identity: self._since.get(identity, now) for identity in unconfirmed}
-        return [self._timed_node(node) for node in nodes]
-
-    def _timed_node(self, node: GpuNode) -> GpuNode:
-        if all(entry.pod.uid for entry in node.allocations):
-            return node
-        return dataclasses.replace(node, allocations=tuple(map(self._timed_entry, node.allocations)))
-
-    def _timed_entry(self, entry: Allocation) -> Allocation:
-        if entry.pod.uid:
-            return entry
-        return dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)
+        timed = []
+        for node in nodes:
+            entries = [
+                dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)
+                if not entry.pod.uid
+                else entry
+                for entry in node.allocations
+            ]
+            is_timed = any(not entry.pod.uid for entry in entries)
+            timed.append(dataclasses.replace(node, allocations=tuple(entries)) if is_timed else node)
+        return timed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,8 +194,7 @@ class _Pending:
 class ConfirmBatcher:
     """Delays confirmations, so that those of a burst share one write after it.
 
-    A confirmation is not urgent, because a reservation lasts much longer. But each write of a GPUNode costs the API
-    server the same, however small it is, and competes with writes for pods that are being placed on the node.
+    A confirmation is not urgent, but each write competes with writes for pods that are being placed on the node.
     """
 
     def __init__(self) -> None:

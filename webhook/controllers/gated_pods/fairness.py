@@ -1,13 +1,10 @@
 """Fairness among gated pods: the order of turns, and how often a pod may be overtaken. Pure.
 
-Namespaces of one priority take turns, so that a namespace with few pods does not wait behind one with thousands. It
-takes milliseconds at a thousand nodes to find that a pod fits nowhere, and pods that differ are tried one by one.
-Therefore each namespace has a number of tries per round: half are for its first units, and the rest rotate among the
-others, after the first units of all namespaces.
+Namespaces of one priority take turns. It takes milliseconds at a thousand nodes to find that a pod fits nowhere, so
+each namespace has a number of tries per round: half are for its first units, and the rest rotate among the others.
 
-Pods that fit may overtake larger ones ahead of them in the queue (backfill); otherwise one large pod would idle the
-cluster. Small pods could overtake a large one forever, so this is limited: then a backfill reservation keeps what is
-freed on some GPUs for the large pod (see `backfill_reservations`).
+Pods that fit may overtake larger ones ahead of them (backfill); otherwise one large pod would idle the cluster. Small
+pods could overtake it forever, so then a backfill reservation keeps freed capacity for it (`backfill_reservations`).
 """
 
 from __future__ import annotations

@@ -1,11 +1,9 @@
 """Gang placement: where the pods of a gang go, and how all of them get their shares, or none.
 
-The pods of a gang should be on few nodes that are near each other. The placement engine looks for a node where all of
-them fit, as if they were one pod, then half of them, and so on; the others go to the same nodes, or to nodes with the
-same topology labels. The result is only a preference: a pod that does not fit on its preferred node is placed like any
-other pod, so no gang waits because of it.
-
-Shares are tried on a scratch copy of the ledger, written as tentative, and settled once all are written.
+The pods should be on few nodes that are near each other. The placement engine looks for a node where all of them fit,
+as if they were one pod, then half of them, and so on; the others go to nodes with the same topology labels. The result
+is only a preference, so no gang waits because of it. Shares are tried on a scratch copy of the ledger, written as
+tentative, and settled once all are written.
 """
 
 from __future__ import annotations
@@ -178,8 +176,8 @@ def _ever_farther(scratch: ScratchStore, used: Sequence[str]) -> Iterator[Callab
         for key in TOPOLOGY_LABELS:
             values = {value for name in used if (value := scratch.chooser.labels(name).get(key))}
             if values:
-                near = {view.node.name for view in scratch.views()}
-                yield {name for name in near if scratch.chooser.labels(name).get(key) in values}.__contains__
+                names, labels = (view.node.name for view in scratch.views()), scratch.chooser.labels
+                yield {name for name in names if labels(name).get(key) in values}.__contains__
     yield lambda _: True
 
 

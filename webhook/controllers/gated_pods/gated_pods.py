@@ -1,13 +1,10 @@
 """The scheduler of gated pods: places them in order while there is room, ungates them, and reports why others wait.
 
-If the placer ends between two writes, it leaves shares and backfill reservations that belong to gated pods by UID. The
-next placer finds them and continues from there. A gang that does not fit keeps nothing while it waits, and gangs are
-placed one at a time, so two gangs cannot wait for each other.
-
-The shares of a gang are tentative until all of them are in the ledger, and settled before the first pod is ungated.
-Only tentative shares are released again. So one write of one object decides whether a share is used or given up, also
-with two placers, or a late write of a former one. The exception is a pod that the API server does not let us ungate,
-or that no longer asks for what it was given: such a pod is surely gated, and keeps nothing.
+If the placer ends between two writes, the next one finds shares and backfill reservations by the UID of gated pods. A
+gang that does not fit keeps nothing, and gangs are placed one at a time, so two cannot wait for each other. Its shares
+are tentative until all are in the ledger, and settled before the first pod is ungated. Only tentative shares are
+released again: one write of one object decides, also with two placers. The exception is a pod that the API server does
+not let us ungate, or that no longer asks for what it was given: it is surely gated, and keeps nothing.
 """
 
 from __future__ import annotations
