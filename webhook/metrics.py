@@ -57,8 +57,7 @@ class Metrics:
             "Pods that were placed and that the scheduler cannot bind; 0 unless this process leads.",
         )
         self.resizes_waiting = self._set(
-            "gpushare_placer_resizes_waiting",
-            "Pods that wait to be resized; 0 unless this process leads.",
+            "gpushare_placer_resizes_waiting", "Pods that wait to be resized; 0 unless this process leads."
         )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",

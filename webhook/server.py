@@ -62,10 +62,7 @@ class GracefulShutdown:
 
 
 def application(
-    admit: Admit,
-    shutdown: GracefulShutdown,
-    watch: connections.ConnectionWatch,
-    slots: connections.ConnectionSlots,
+    admit: Admit, shutdown: GracefulShutdown, watch: connections.ConnectionWatch, slots: connections.ConnectionSlots
 ) -> web.Application:
     """Return the application with its only route, `/mutate`."""
     in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()

@@ -189,12 +189,7 @@ def _authority(now: datetime.datetime) -> tuple[str, str]:
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     built = (
         certificate.builder(
-            name,
-            name,
-            key,
-            valid_from=now - BACKDATED,
-            valid_until=now + AUTHORITY_LIFE,
-            signs_certificates=True,
+            name, name, key, valid_from=now - BACKDATED, valid_until=now + AUTHORITY_LIFE, signs_certificates=True
         )
         .add_extension(identifier, critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)

@@ -111,12 +111,7 @@ def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) 
 
 
 def _largest(
-    share: GivenShare,
-    gpu: Gpu,
-    others: ledger.GpuUse,
-    own: tuple[int, int],
-    demand: Demand,
-    constraints: Constraints,
+    share: GivenShare, gpu: Gpu, others: ledger.GpuUse, own: tuple[int, int], demand: Demand, constraints: Constraints
 ) -> GivenShare:
     """Return the share, with as much of its request as is free."""
     percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(gpu.memory_bytes)
@@ -125,9 +120,7 @@ def _largest(
     free_percent = 100 - others.request_percent - own[0]
     free_bytes = gpu.memory_bytes - others.memory_bytes - own[1]
     return dataclasses.replace(
-        share,
-        request_percent=max(0, min(percent, free_percent)),
-        memory_bytes=max(0, min(memory_bytes, free_bytes)),
+        share, request_percent=max(0, min(percent, free_percent)), memory_bytes=max(0, min(memory_bytes, free_bytes))
     )
 
 
