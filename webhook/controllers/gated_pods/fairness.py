@@ -12,7 +12,6 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
-import datetime
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -93,15 +92,6 @@ def is_entitled(limits: OvertakeLimits, *, waited_seconds: float, overtakes: int
     return overtakes >= limits.max_overtakes or (overtakes > 0 and waited_seconds >= limits.patience_seconds)
 
 
-def waited_seconds(unit: Unit, *, now: float) -> float:
-    """Return for how long the unit has been complete; 0 if its creation time is invalid."""
-    _, since, _ = unit.order
-    try:
-        return max(0.0, now - datetime.datetime.fromisoformat(since).timestamp())
-    except ValueError:
-        return 0.0
-
-
 class OvertakeCounter:
     """Counts, for each waiting unit, the pods behind it that were placed, or whose shares grew, meanwhile.
 
@@ -138,14 +128,11 @@ class OvertakeCounter:
             if uid in self._overtakes:
                 counts[uid] = self._overtakes[uid] + len(news) - bisect.bisect_right(news, unit.order)
             else:
-                counts[uid] = _count_created_after(unit, created)
+                behind, since, _ = unit.order
+                later = (times for priority, times in created.items() if priority >= behind)
+                counts[uid] = sum(len(times) - bisect.bisect_right(times, since) for times in later)
         self._overtakes = counts
         return counts
-
-
-def _count_created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
-    behind, since, _ = unit.order
-    return sum(len(times) - bisect.bisect_right(times, since) for moment, times in created.items() if moment >= behind)
 
 
 def _take_turns(queues: Iterable[list[Unit]]) -> Iterator[Unit]:
