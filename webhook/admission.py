@@ -154,10 +154,7 @@ def _answer(
 async def find_reservation(
     view: PodSpecView, holder: PodRef, store: ledger_store.LiveLedger
 ) -> tuple[GpuNode, Allocation] | None:
-    """Return the reservation that this pod already has, with its node, or None.
-
-    Raises UnreachableError if the cache lacks it and the API server does not answer.
-    """
+    """Return the reservation that this pod already has, with its node, or None. Raises UnreachableError."""
     allocation_id, name = view.annotations.get(contract.ALLOCATION), view.annotations.get(contract.NODE)
     if not allocation_id or not name:
         return None

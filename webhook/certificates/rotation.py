@@ -119,9 +119,7 @@ def split(bundle: str) -> tuple[str, ...]:
 
 
 def check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
-    """Return the newest authority and the serving certificate. Raises UnusableError if certificates and keys do not
-    match.
-    """
+    """Return the newest authority and the serving certificate. Raises UnusableError if keys do not match."""
     try:
         authorities = [x509.load_pem_x509_certificate(text.encode()) for text in held.trusted]
         serving = x509.load_pem_x509_certificate(held.serving.encode())

@@ -44,10 +44,7 @@ class DueChanges:
 def find(
     nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NO_PODS
 ) -> DueChanges:
-    """Find the changes due at `now`, by the clock that the expiry times of these nodes use.
-
-    departed: deleted pods, by the ID of the allocation that they named.
-    """
+    """Find the changes due at `now`, by the clock of these nodes. departed: deleted pods by allocation ID."""
     by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
     claims = claims_of(by_uid.values())
     entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
@@ -153,10 +150,7 @@ def spare_ids(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> f
 
 
 class FirstSeen:
-    """When this placer first saw each unconfirmed allocation.
-
-    lifetime_seconds: how long a share waits for its pod; at least as long as the API server takes to store a pod.
-    """
+    """When this placer first saw each unconfirmed allocation. lifetime_seconds: how long a share waits for its pod."""
 
     def __init__(self, lifetime_seconds: float) -> None:
         self._lifetime_seconds = lifetime_seconds

@@ -54,10 +54,7 @@ class Evictor:
         self._backoff = WriteBackoff()
 
     async def reconcile(self, stuck: Iterable[Pod], touched: Touched) -> float | None:
-        """Report and evict the pods that are due; return in how many seconds the next are due, or None.
-
-        stuck: all pods that cannot be bound. touched: nodes and pods that may have new conflicts.
-        """
+        """Report and evict pods that are due; return in how many seconds the next are. stuck: all unbindable ones."""
         unbound = {pod.ref.uid: pod for pod in stuck}
         self.metrics.stuck(len(unbound))
         why = "it could not be bound where it was placed"

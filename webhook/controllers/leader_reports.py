@@ -115,10 +115,7 @@ class ProfilePublisher:
             await asyncio.sleep(PUBLISH_SECONDS)
 
     async def step(self) -> None:
-        """Write the profile if it has changed since this replica leads, or was written long ago.
-
-        Never raises ClusterError, because the webhook itself does not use the ConfigMap.
-        """
+        """Write the profile if it has changed, or was written long ago. Never raises ClusterError."""
         if not self.leads():
             self._written = None
             return

@@ -64,10 +64,7 @@ def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]
 
 
 def allocation(pod: Pod, node: GpuNode) -> Allocation:
-    """Read a pod's allocation from its annotations. Raises GpushareError if they are invalid.
-
-    A pod holds what it requests, unless it waits to be resized: then an annotation says what it holds.
-    """
+    """Read a pod's allocation from its annotations: what it holds, or else requests. Raises GpushareError."""
     held = pod.annotations.get(contract.HELD)
     request = pod.request
     if held is not None:  # the keys that can be resized may be invalid

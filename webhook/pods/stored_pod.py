@@ -120,9 +120,7 @@ class Pod:
 
     @property
     def may_run(self) -> bool:
-        """Whether it may have a share, and runs or may still run. Finalizers can keep a pod that is being deleted
-        running.
-        """
+        """Whether it may have a share, and runs or may still run. Finalizers can keep a deleted pod running."""
         return not self.is_exempt and self.has_resources and (self.has_started or not self.leaves)
 
     @property
@@ -176,9 +174,7 @@ def _unschedulable(item: pod.PodJson) -> str | None:
 
 
 def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
-    """Return the parts that decide where the pod can run and that ungating changes. Other annotations may be 256
-    KiB.
-    """
+    """Return the parts that decide where the pod can run and that ungating changes; the rest may be 256 KiB."""
     metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
     kept = _some(metadata, _METADATA_KEYS)
     if everything := pod.annotations_of(item):

@@ -44,10 +44,7 @@ class Contention:
         self._lost_until[node] = now + LOST_SECONDS
 
     def refused(self, node: str, *, now: float) -> None:
-        """Record that a write of a single change was rejected or not answered.
-
-        Pauses grow beyond those of the pods' retries, so a pod that the best nodes reject gets to try others.
-        """
+        """Record a rejected or unanswered write of a single change. Pauses grow beyond those of the pods' retries."""
         until, seconds = self._refused.get(node, (now, REFUSED_SECONDS / 2))
         if until <= now:
             seconds = min(2 * seconds, MAX_REFUSED_SECONDS)
@@ -93,9 +90,7 @@ Maker = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Avoided:
-    """Nodes to avoid for a pod. blocked: nodes and why, as the rest of a sentence. last_resort: use only if no other
-    fits.
-    """
+    """Nodes to avoid for a pod: blocked ones and why, as the rest of a sentence, and those to use if no other fits."""
 
     blocked: Mapping[str, str]
     last_resort: frozenset[str]

@@ -73,9 +73,7 @@ def can_fit(view: NodeView, entry: Allocation, waiting: ReservingPod) -> bool:
 
 
 def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
-    """Return the node with each reservation as large as possible; the very same node if none can grow. `asked`: by
-    UID.
-    """
+    """Return the node with each reservation as large as possible, or the very same node. asked: requests by UID."""
     gpus = node.gpu_by_uuid()
     for entry in node.allocations:
         request = asked.get(entry.pod.uid)

@@ -239,9 +239,7 @@ def _percent(asks: Asks) -> int:
 
 
 def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
-    """Return the classes of a request, empty if it is invalid; `amounts`: milli-CPUs, bytes … that the pod takes of its
-    node.
-    """
+    """Return the classes of a request, empty if it is invalid. amounts: milli-CPUs, bytes … that the pod takes."""
     if isinstance(request, str):
         return ()
     return tuple(classes_of(request, _host(amounts)))

@@ -56,10 +56,7 @@ class GpuNodeWriter:
         self._write_seconds = 0.0  # duration of the last write
 
     def submit(self, name: str, ledger: NodeLedger, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
-        """Add a change to the next write; the result is the GPUNode as it is stored then.
-
-        Raises the errors of `change` if it cannot be made even now.
-        """
+        """Add a change to the next write; the result is the GPUNode as stored then. Raises errors of `change`."""
         done = ledger.add(change)
         self._pending.add(done)
         done.add_done_callback(self._pending.discard)

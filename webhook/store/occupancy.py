@@ -289,10 +289,7 @@ class AssumedPods:
         self._by_node: dict[str, set[str]] = collections.defaultdict(set)
 
     def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
-        """Count the pod on the node as it is now, and no longer on the node that was assumed before.
-
-        Return a function that ends that.
-        """
+        """Count the pod on the node as it is now, and nowhere else; return a function that ends that."""
         for before in (self._by_pod.get(id(manifest)), allocation_id):
             if before is not None:
                 self.settle(before)

@@ -70,9 +70,7 @@ class Reservation:
         return dataclasses.replace(self, store=store)
 
     def tentative(self) -> Reservation:
-        """Return the same rules for shares that may be released until `ledger.settle`, although their pods are
-        known.
-        """
+        """Return rules for shares that may be released until `ledger.settle`, although their pods are known."""
         return dataclasses.replace(self, is_permanent=False)
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:

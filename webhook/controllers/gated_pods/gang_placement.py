@@ -117,10 +117,7 @@ class GangPlacement:
 async def preferred_nodes(
     store: ledger_store.LedgerStore, requests: PodRequests, *, policy: str, used_nodes: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return a preferred node for each pod, by UID, as far as there is one.
-
-    policy: for pods that name none. used_nodes: where other members of the gang are already.
-    """
+    """Return a preferred node for each pod, by UID, as far as there is one. used_nodes: where members are already."""
     if (
         len(requests) + len(used_nodes) < 2
         or len({(request.constraints, request.policy) for _, request in requests}) > 1  # they cannot be placed as one

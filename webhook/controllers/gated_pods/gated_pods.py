@@ -180,10 +180,7 @@ class GatedPodScheduler:
             await self._keep_gated(unit, [(pod, failed)], turn)
 
     async def _reserve(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> mutation.Placed | Refusal:
-        """Reserve a share of what is free, or reserved for this unit or units behind it.
-
-        A pod of a kind that was refused in this round is refused without trying.
-        """
+        """Reserve what is free, or reserved for this unit or units behind it, unless its kind was refused."""
         kind = f"{queue.kind(pod)}{pod.ref.uid if self.store.chooser.avoided(pod.manifest).blocked else ''}"
         own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         if not own and kind in turn.refused:
@@ -261,10 +258,7 @@ class GatedPodScheduler:
         return why
 
     async def _ungate_settled(self, pods: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
-        """Ungate those pods whose share is permanent, although their gang is no longer complete.
-
-        Return by UID why some could not be ungated.
-        """
+        """Ungate pods whose share is permanent, although their gang is incomplete; return failures by UID."""
         failed: dict[str, Refusal] = {}
         for pod in pods:
             entry, request = existing.shares.get(pod.ref.uid), pod.request

@@ -55,10 +55,7 @@ class Ungater:
         self._unanswered: dict[str, tuple[str, float]] = {}  # UID -> version that was patched, and until when
 
     async def ungate(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
-        """Ungate a pod that is placed, also if other clients write to it at the same time.
-
-        Return why that failed. With the cause REFUSED, the pod's share is to be released.
-        """
+        """Ungate a placed pod; return why that failed. With the cause REFUSED, the pod's share is to be released."""
         failed = self.backoff_reason(pod)
         if failed is not None:
             return failed
@@ -138,10 +135,7 @@ class Ungater:
         return gated & {pod.ref.uid for pod in pods}
 
     def _fail(self, pod: Pod, sentence: str, *, is_refused: bool = False, max_seconds: float | None = None) -> Refusal:
-        """Put the pod into backoff, for `max_seconds` at most.
-
-        is_refused: no patch that is in flight can ungate the pod either.
-        """
+        """Put the pod into backoff, at most `max_seconds`. is_refused: no patch in flight can ungate it either."""
         refusal = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
         self._failed[pod.ref.uid] = refusal
         pause = self._backoff.failed(pod.ref.uid, now=self.clock(), max_seconds=max_seconds)
