@@ -148,7 +148,7 @@ class NotInstalledError(Exception):
 
 
 async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -> bool:
-    """Make the API server trust `bundle` (PEM); return whether that took a write. Raises NotInstalledError, ClusterError."""
+    """Make the API server trust `bundle` (PEM); return whether it wrote. Raises NotInstalledError, ClusterError."""
     try:
         configuration = await api.get(PATH)
     except api_errors.NotFound as error:

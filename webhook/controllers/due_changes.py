@@ -75,9 +75,8 @@ class DueChangesByNode:
     """The due changes of all nodes; each round recomputes only those of some nodes."""
 
     def __init__(self) -> None:
-        self._release: dict[str, list[NodeAllocation]] = {}
-        self._gone: dict[str, list[NodeAllocation]] = {}
-        self._lapsed: dict[str, list[NodeAllocation]] = {}
+        # released, gone and lapsed allocations by node
+        self._known: tuple[dict[str, list[NodeAllocation]], ...] = ({}, {}, {})
         self.unconfirmed: frozenset[str] = frozenset()  # nodes where reservations may expire
 
     def renew(self, nodes: Iterable[GpuNode], names: Collection[str], due: DueChanges) -> DueChanges:
@@ -85,7 +84,7 @@ class DueChangesByNode:
 
         names: names of the nodes, including nodes that are gone. Nodes in `unconfirmed` must always be included.
         """
-        for known, entries in ((self._release, due.release), (self._gone, due.gone), (self._lapsed, due.lapsed)):
+        for known, entries in zip(self._known, (due.release, due.gone, due.lapsed), strict=True):
             for name in known.keys() & names:
                 del known[name]
             for entry in entries:
@@ -93,11 +92,10 @@ class DueChangesByNode:
         self.unconfirmed = frozenset(
             node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
         )
-        return dataclasses.replace(due, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
-
-
-def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocation, ...]:
-    return tuple(entry for name in sorted(by_node) for entry in by_node[name])
+        release, gone, lapsed = (
+            tuple(entry for name in sorted(known) for entry in known[name]) for known in self._known
+        )
+        return dataclasses.replace(due, release=release, gone=gone, lapsed=lapsed)
 
 
 def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:

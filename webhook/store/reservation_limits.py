@@ -44,9 +44,6 @@ class QuotaAllowances:
         self.informer.subscribe(self._changed)
         self.run, self.synced = self.informer.run, self.informer.synced.wait
 
-    def missing(self) -> str | None:
-        return None if self.informer.synced.is_set() else "the ResourceQuotas have not been read yet"
-
     def lacks(self, namespace: str, asked: Mapping[str, int]) -> str | None:
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
         return next((sentence for sentence in lacking if sentence is not None), None)

@@ -113,7 +113,10 @@ class GatedPodScheduler:
 
     async def place(self, pods: PodIndex, *, now: float) -> Refusals:
         """Give each unit one turn; return the pods that go on waiting, and why. `now` in Unix seconds."""
-        arranged = self._arrange(pods)
+        arranged = self._arranger.arrange(pods.waiting, pods.members, ungated=self._ungater.ungated(pods.waiting))
+        gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
+        self._reporter.forget_all_but(gated)
+        self._ungater.forget_all_but(gated)
         await pacing.let_others_run()  # each of these steps takes a while with very many pods
         existing = self._holders.existing(self.store.stored(), arranged)
         await pacing.let_others_run()
@@ -150,20 +153,17 @@ class GatedPodScheduler:
         self.has_skipped = skipped
         return turn.waiting
 
-    def _arrange(self, pods: PodIndex) -> Arranged:
-        arranged = self._arranger.arrange(pods.waiting, pods.members, ungated=self._ungater.ungated(pods.waiting))
-        gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
-        self._reporter.forget_all_but(gated)
-        self._ungater.forget_all_but(gated)
-        return arranged
-
     async def _continue_held_back(self, arranged: Arranged, existing: ExistingAllocations) -> Refusals:
         """Release what pods without a turn have, and ungate those whose gang was placed; return why they wait."""
         back = [pod for pod, _ in arranged.held_back]
         reserving = {pod.ref.uid for pod in back if existing.reserved.pop(pod.ref.uid, None)}
         await self._release([pod for pod in back if pod.ref.uid in existing.shares], reserving=reserving)
         failed = await self._ungate_settled(back, existing)
-        return [(pod, failed.get(pod.ref.uid) or _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
+        reasons = {
+            pod.ref.uid: Refusal(sentence, cause=Cause.GATE if pod.foreign_gates else Cause.GROUP)
+            for pod, sentence in arranged.held_back
+        }
+        return [(pod, failed.get(pod.ref.uid) or reasons[pod.ref.uid]) for pod in back]
 
     async def _place_pod(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> None:
         outcome: mutation.Placed | Refusal | None = self._existing_share(pod, turn.existing)
@@ -376,7 +376,3 @@ def _skipped(pod: Pod) -> Refusal:
     """Reuse the previous reason for pods skipped in this round, so no status write is needed."""
     reason = pod.annotations.get(contract.REASON)
     return Refusal(reason or "other pods of its namespace are tried first: its turn comes soon", cause=Cause.TURN)
-
-
-def _held_back(pod: Pod, sentence: str) -> Refusal:
-    return Refusal(sentence, cause=Cause.GATE if pod.foreign_gates else Cause.GROUP)
