@@ -35,12 +35,11 @@ _CHANGED: Final = (
 class Pod:
     """The fields of a pod that the webhook reads.
 
-    created: as the API server writes it; such texts sort by time. node: where the pod is bound. is_exempt: the API
-    server never calls the webhook for it. has_resources: it has our extended resources, which are immutable and counted
-    by quotas. has_started: a kubelet has reported container statuses. unschedulable: the scheduler's message, if it
-    cannot bind the pod where it was placed. group: empty for a single pod. containers: names, ordinary containers
-    first. annotations: gpushare's only. request: the parsed request, or why it is invalid. manifest: the parts that
-    node filters read; only of a gated pod.
+    created: as the API server writes it; such texts sort by time. node: where it is bound. is_exempt: the API server
+    never calls the webhook for it. has_resources: it has our immutable extended resources. has_started: a kubelet has
+    reported container statuses. unschedulable: the scheduler's message, if it cannot bind the pod. group: empty for a
+    single pod. containers: ordinary ones first. annotations: gpushare's only. request: parsed, or why it is invalid.
+    manifest: the parts that node filters read; only of a gated pod.
     """
 
     ref: PodRef

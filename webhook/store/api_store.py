@@ -39,8 +39,7 @@ COUNTED_BY_PLACER: Final = (
 class ApiStore:
     """The live ledger (see `ledger_store.LiveLedger`); `run` keeps it up to date.
 
-    on_refused: called with a GPUNode that the API server rejects, and why. lifetime_seconds: how long a reservation
-    waits for its pod. pods: pods with a share.
+    on_refused: called with a GPUNode that the API server rejects, and why. lifetime_seconds: of a reservation.
     """
 
     overrides = NO_OVERRIDES

@@ -37,9 +37,8 @@ _NO_LABELS: Final[Mapping[str, str]] = types.MappingProxyType({})
 class Chooser:
     """The placement engine of a ledger; not thread-safe.
 
-    view: returns a node of the ledger. key: returns the key under which the scheduler cache counts a pod, or None.
-    avoided: nodes that a pod must not go to, regardless of free capacity. deprioritized: nodes that are used only if no
-    other fits. bound: a namespace's bound on exclusive GPUs.
+    key: returns the key under which the scheduler cache counts a pod, or None. avoided: nodes that a pod must not go
+    to. deprioritized: nodes that are used only if no other fits. bound: a namespace's bound on exclusive GPUs.
     """
 
     view: Callable[[str], NodeView | None]
@@ -193,12 +192,11 @@ Asks = tuple[RequestClass, ...]  # of one pod
 
 
 class WorkloadMix:
-    """Counts the requests of the pods that have a share now.
+    """Counts the requests of the pods that have a share now, so every replica has the same without stored state.
 
-    So it needs no stored state: after a restart it is complete once the pods are read, and it is the same in every
-    replica. A lesson is due when a third of the pods with a share have changed since the last one, and FEWEST at least;
-    or a third of their compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is
-    called, and again with every change until `snapshot`.
+    A lesson is due when a third of these pods have changed since the last one, and FEWEST at least; or a third of their
+    compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is called, and again with
+    every change until `snapshot`.
     """
 
     def __init__(self, due: Callable[[], object] = lambda: None) -> None:

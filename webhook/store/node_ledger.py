@@ -156,10 +156,9 @@ class DeletedNodes:
     """Allocations of deleted GPUNodes, by name; `clock` in seconds, of any origin.
 
     A pod is stored a moment after its share is reserved, and ungated a moment after it is placed. If the GPUNode is
-    deleted in between, only that in-flight request knows of the share; listing the pods does not show it. So the
-    allocations are kept here, and written into the next GPUNode. If our cache may have missed changes (before its first
-    list, or between a broken watch and the list after it), that is recorded too. Then the next GPUNode is opened only
-    after every in-flight request must have arrived.
+    deleted in between, listing the pods does not show the share, so it is kept for the next GPUNode. If our cache may
+    have missed changes (before its first list, or after a broken watch), the next GPUNode is opened only after every
+    in-flight request must have arrived.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

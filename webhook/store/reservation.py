@@ -47,11 +47,10 @@ class LedgerWait:
 class Reservation:
     """Gives shares, on the ledger in `store`.
 
-    policy: for pods that name none. lifetime_seconds: how long a reservation waits for its pod to be stored.
-    deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout. wall_clock: for the expiry
-    times that reservations show to people. on_conflict: called when a chosen node was taken meanwhile. is_permanent:
-    whether the share of a pod with a known UID is permanent once it is written. unwritable: pods whose share no node
-    accepts, by UID: until when, by `clock`, they are refused, and why.
+    policy: for pods that name none. lifetime_seconds: how long a reservation waits for its pod. deadline_seconds: the
+    longest that `reserve` takes, well under the webhook's timeout. on_conflict: called when a chosen node was taken
+    meanwhile. is_permanent: whether the share of a pod with a known UID is permanent once written. unwritable: pods
+    whose share no node accepts, by UID: until when, by `clock`, they are refused, and why.
     """
 
     store: ledger_store.LedgerStore

@@ -85,15 +85,10 @@ class UnconfirmedReservations:
     """Limits reservations whose pods have not been seen yet.
 
     A namespace may have only so much reserved at a time, nothing more while one of its pods is overdue, and nothing for
-    an hour after several of its reservations expired. A reservation that ends early was released by us, for example
-    because the API server took too long to write it, and does not count as expired.
-
-    A client other than the API server that reaches the webhook's port can make up reviews of any namespace. Therefore
-    all namespaces together are limited too, and after many expired reservations no namespace gets any: a pod that is
-    stored is not made up.
-
-    clock: seconds, of any origin. is_seen: whether a pod names this allocation. lifetime_seconds: of a reservation;
-    one that ends in the first half of it has not expired.
+    an hour after several of its reservations expired. One that ends in the first half of its lifetime was released by
+    us. Any client that reaches the port can make up reviews of any namespace, so all namespaces together are limited
+    too: a pod that is stored is not made up. clock: seconds, of any origin. is_seen: whether a pod names this
+    allocation.
     """
 
     def __init__(
