@@ -1,13 +1,9 @@
 """Admission: decides whether a pod that requests a share is denied, placed or gated.
 
-The API server calls again when a webhook after ours has changed the pod. The pod then names its reservation, and must
-not get a second one. A user who copies the ID of another allocation must not get that allocation: it has to be
-unconfirmed (no pod with it is stored), of this namespace and pod name, and exactly what this pod requests. If the pod
-now requests something else, or its node no longer takes it, the reservation is released and the pod is placed again.
-
-The second call may reach another replica, before its watch shows the reservation. So a reservation that the cache lacks
-is read from the API server. Otherwise the pod would be placed again with our own node selector as a constraint, and
-could be gated for a full node while others are free.
+The API server calls again when a webhook after ours has changed the pod. Then the pod names its reservation, and keeps
+it if it still fits. A user may copy the ID of another allocation, so it has to be unconfirmed (no pod with it is
+stored), of this namespace and pod name, and exactly what this pod requests. The second call may reach another replica
+before its watch shows the reservation, so one that the cache lacks is read from the API server.
 """
 
 from __future__ import annotations
@@ -158,10 +154,7 @@ def _answer(
 async def find_reservation(
     view: PodSpecView, holder: PodRef, store: ledger_store.LiveLedger
 ) -> tuple[GpuNode, Allocation] | None:
-    """Return the reservation that this pod already has, with its node, or None.
-
-    Raises UnreachableError if the cache lacks it and the API server does not answer.
-    """
+    """Return the reservation that this pod already has, with its node, or None. Raises UnreachableError."""
     allocation_id, name = view.annotations.get(contract.ALLOCATION), view.annotations.get(contract.NODE)
     if not allocation_id or not name:
         return None

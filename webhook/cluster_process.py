@@ -45,14 +45,10 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
             note = f"the API server rejects the shares on this node, so it is used last for a minute: {why}"
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
-        lifetime_seconds = float(settings.reservation_seconds)
-        store = ApiStore(api, metrics, on_refused=unwritable, lifetime_seconds=lifetime_seconds)
-        reservation = Reservation(
-            store,
-            policy=settings.policy,
-            lifetime_seconds=lifetime_seconds,
-            on_conflict=metrics.conflicted,
-        )
+        seconds = float(settings.reservation_seconds)
+        store = ApiStore(api, metrics, on_refused=unwritable, lifetime_seconds=seconds)
+        policy, conflicted = settings.policy, metrics.conflicted
+        reservation = Reservation(store, policy=policy, lifetime_seconds=seconds, on_conflict=conflicted)
         admission = Admission(store, reservation, metrics)
         tls = Tls(settings.certificate_directory, settings.client_ca_file)
         keeper: CertificateController | Mounted
@@ -161,9 +157,7 @@ def _start_placer(
     metrics.registry.register(figures)
     daemon.start("figures", figures.run())
     publisher = ProfilePublisher(
-        api,
-        profile=lambda: PlacementProfile(settings.policy, store.chooser.mix),
-        leads=lambda: leadership.is_leader,
+        api, profile=lambda: PlacementProfile(settings.policy, store.chooser.mix), leads=lambda: leadership.is_leader
     )
     daemon.start("profile", publisher.run())
     daemon.start("placer", placer.run())

@@ -180,10 +180,9 @@ MAX_ENDED_AT_ONCE: Final = 32
 class ConnectionSlots:
     """The connections that are served, and those that wait for a slot, in order of arrival.
 
-    Any pod in the cluster can connect, and each connection takes memory before it sends a byte. Connections beyond the
-    limits wait, without TLS buffers, for the slot of one that ends. To free slots, idle connections are closed with
-    `SEND_AGAIN`, and answers close their connection while others wait. The next to be served is one whose address has
-    the fewest slots, so that no address starves another.
+    Each connection takes memory before it sends a byte. Connections beyond the limits wait, without TLS buffers. To
+    free slots, idle connections are closed with `SEND_AGAIN`, and answers close theirs while others wait. The next to
+    be served is one whose address has the fewest slots, so that no address starves another.
     """
 
     def __init__(self) -> None:

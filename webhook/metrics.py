@@ -19,32 +19,22 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = prometheus_client.CollectorRegistry()
-        self._reviews = self._labelled("gpushare_webhook_reviews", "Admission reviews answered.", "outcome")
+        self._reviews = self._labelled("gpushare_webhook_reviews", "Admission reviews answered.", outcome=OUTCOMES)
         self._durations = prometheus_client.Histogram(
             "gpushare_webhook_review_duration_seconds",
             "Duration of a review, including writes of the ledger.",
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self._writes = self._labelled("gpushare_webhook_ledger_writes", "Writes of a GPUNode.", "result")
-        self._changes = prometheus_client.Counter(
-            "gpushare_webhook_ledger_changes",
-            "Changes in those writes; a write may have several.",
-            registry=self.registry,
+        self._writes = self._labelled("gpushare_webhook_ledger_writes", "Writes of a GPUNode.", result=RESULTS)
+        self._changes = self._counted(
+            "gpushare_webhook_ledger_changes", "Changes in those writes; a write may have several."
         )
         self._kept = self._labelled(
             "gpushare_placer_allocations",
             "Allocations that the placer of this process confirmed, released, expired or restored.",
-            "change",
+            change=CHANGES,
         )
-        for counter, values in (
-            (self._reviews, OUTCOMES),
-            (self._writes, RESULTS),
-            (self._kept, CHANGES),
-        ):
-            for value in values:  # so that rates work from the first increment
-                counter.labels(value)
-
         self.conflicted = self._counted(
             "gpushare_webhook_conflicts", "Placements whose GPUs were taken before they were written."
         )
@@ -67,8 +57,7 @@ class Metrics:
             "Pods that were placed and that the scheduler cannot bind; 0 unless this process leads.",
         )
         self.resizes_waiting = self._set(
-            "gpushare_placer_resizes_waiting",
-            "Pods that wait to be resized; 0 unless this process leads.",
+            "gpushare_placer_resizes_waiting", "Pods that wait to be resized; 0 unless this process leads."
         )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",
@@ -88,7 +77,7 @@ class Metrics:
         """Count a write of a GPUNode; `result` is one of RESULTS."""
         self._writes.labels(result).inc()
         if result == "written":
-            self._changes.inc(changes)
+            self._changes(changes)
 
     def changed_allocations(self, change: str, count: int) -> None:
         """Count allocations that the placer has changed; `change` is one of CHANGES."""
@@ -101,10 +90,13 @@ class Metrics:
         self._gated(sum(counts.values()))
         self._longest(longest_seconds)
 
-    def _labelled(self, name: str, help_text: str, label: str) -> prometheus_client.Counter:
-        return prometheus_client.Counter(name, help_text, (label,), registry=self.registry)
+    def _labelled(self, name: str, help_text: str, **label: tuple[str, ...]) -> prometheus_client.Counter:
+        counter = prometheus_client.Counter(name, help_text, tuple(label), registry=self.registry)
+        for value in next(iter(label.values())):  # so that rates work from the first increment
+            counter.labels(value)
+        return counter
 
-    def _counted(self, name: str, help_text: str) -> Callable[[], None]:
+    def _counted(self, name: str, help_text: str) -> Callable[..., None]:
         return prometheus_client.Counter(name, help_text, registry=self.registry).inc
 
     def _set(self, name: str, help_text: str) -> Callable[[float], None]:

@@ -42,35 +42,6 @@ class AdmissionRequest(TypedDict):
     object: Mapping[str, Any]
 
 
-class Status(TypedDict):
-    """The `response.status` of a denial."""
-
-    code: int
-    message: str
-    reason: str
-
-
-class AdmissionResponse(TypedDict):
-    """The `response` of an AdmissionReview."""
-
-    uid: str
-    allowed: bool
-    status: NotRequired[Status]
-    patchType: NotRequired[str]
-    patch: NotRequired[str]
-    warnings: NotRequired[list[str]]
-    auditAnnotations: NotRequired[dict[str, str]]
-
-
-class AdmissionReview(TypedDict):
-    """The envelope of requests and responses."""
-
-    apiVersion: str
-    kind: str
-    request: NotRequired[AdmissionRequest]
-    response: NotRequired[AdmissionResponse]
-
-
 Operation = Mapping[str, Any]
 
 
@@ -125,8 +96,8 @@ def read(body: bytes | str) -> AdmissionRequest:
     return request  # type: ignore[return-value]
 
 
-def respond(request: AdmissionRequest, answer: ReviewResponse) -> AdmissionReview:
-    response: AdmissionResponse = {"uid": request["uid"], "allowed": answer.allowed}
+def respond(request: AdmissionRequest, answer: ReviewResponse) -> dict[str, Any]:
+    response: dict[str, Any] = {"uid": request["uid"], "allowed": answer.allowed}
     if not answer.allowed:
         reason = _REASONS.get(answer.code, "Forbidden")
         response["status"] = {"code": answer.code, "message": answer.message, "reason": reason}

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import functools
 import logging
 import ssl
 import time
@@ -63,10 +62,7 @@ class GracefulShutdown:
 
 
 def application(
-    admit: Admit,
-    shutdown: GracefulShutdown,
-    watch: connections.ConnectionWatch,
-    slots: connections.ConnectionSlots,
+    admit: Admit, shutdown: GracefulShutdown, watch: connections.ConnectionWatch, slots: connections.ConnectionSlots
 ) -> web.Application:
     """Return the application with its only route, `/mutate`."""
     in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
@@ -109,29 +105,6 @@ def application(
     return app
 
 
-class _Site(web.BaseSite):
-    """A site like aiohttp's TCPSite, with our connection protocol."""
-
-    def __init__(
-        self, runner: web.AppRunner, host: str, port: int, protocol: Callable[[web.Server], asyncio.BaseProtocol]
-    ) -> None:
-        super().__init__(runner, backlog=BACKLOG)
-        self._place = host, port
-        self._protocol = protocol
-
-    @property
-    def name(self) -> str:
-        return f"https://{self._place[0]}:{self._place[1]}"
-
-    async def start(self) -> None:
-        await super().start()
-        if self._runner.server is None:
-            raise RuntimeError("the runner was not set up")
-        self._server = await asyncio.get_running_loop().create_server(
-            functools.partial(self._protocol, self._runner.server), *self._place, backlog=BACKLOG
-        )
-
-
 @contextlib.asynccontextmanager
 async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> AsyncIterator[int]:
     """Serve while the context lasts; yield the port (chosen by the system if `port` is 0).
@@ -140,9 +113,6 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
     in-flight reviews are answered.
     """
     shutdown, watch, slots = GracefulShutdown(), connections.ConnectionWatch(), connections.ConnectionSlots()
-
-    def protocol(aiohttp_server: web.Server) -> asyncio.BaseProtocol:
-        return connections.TlsConnection(watch.over(aiohttp_server()), tls, slots)
 
     runner = web.AppRunner(
         application(admit, shutdown, watch, slots),
@@ -153,12 +123,18 @@ async def serve(admit: Admit, tls: ssl.SSLContext, *, host: str, port: int) -> A
         read_bufsize=connections.READ_AHEAD_BYTES,
     )
     await runner.setup()
+
+    def protocol() -> asyncio.BaseProtocol:
+        if runner.server is None:
+            raise RuntimeError("the runner was not set up")
+        return connections.TlsConnection(watch.over(runner.server()), tls, slots)
+
     try:
-        site = _Site(runner, host, port, protocol)
-        await site.start()
-        yield int(runner.addresses[0][1])
-        await shutdown.drain(watch.known)
-        await site.stop()
+        # Not a site of aiohttp, because the connections have our protocol.
+        loop = asyncio.get_running_loop()
+        with contextlib.closing(await loop.create_server(protocol, host, port, backlog=BACKLOG)) as listener:
+            yield int(listener.sockets[0].getsockname()[1])
+            await shutdown.drain(watch.known)
         logger.info("Stopped listening", extra={"connections": len(watch.known), "left": await watch.dismiss()})
     finally:
         await runner.cleanup()

@@ -65,9 +65,7 @@ class UsageError(ValueError):
 
 
 def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSettings:
-    """Parse flags, or else `GPUSHARE_WEBHOOK_…` of the environment. Raises UsageError; exits for --help and
-    --version.
-    """
+    """Parse flags, or else the environment. Raises UsageError; exits for --help and --version."""
     parser = _parser()
     try:
         namespace, unknown = parser.parse_known_args(arguments)  # parse_args would exit by itself

@@ -43,10 +43,10 @@ class Running:
         with urllib.request.urlopen(urllib.request.Request(url, body), context=self._tls, timeout=10) as answer:
             return json.load(answer)
 
-    def review(self, manifest: dict[str, Any], **more: Any) -> review.AdmissionResponse:
+    def review(self, manifest: dict[str, Any], **more: Any) -> dict[str, Any]:
         request = {"uid": "u-1", "operation": "CREATE", "namespace": "default", "object": manifest, **more}
         envelope = {"apiVersion": review.API_VERSION, "kind": "AdmissionReview", "request": request}
-        answered: review.AdmissionReview = self.post(json.dumps(envelope).encode())
+        answered = self.post(json.dumps(envelope).encode())
         return answered["response"]
 
     def admit(self, manifest: dict[str, Any], **more: Any) -> Any:

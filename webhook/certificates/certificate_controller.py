@@ -148,10 +148,7 @@ class NotInstalledError(Exception):
 
 
 async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -> bool:
-    """Make the API server trust `bundle` (PEM) when it calls us; return whether a write was necessary.
-
-    Raises NotInstalledError and ClusterError.
-    """
+    """Make the API server trust `bundle` (PEM); return whether it wrote. Raises NotInstalledError, ClusterError."""
     try:
         configuration = await api.get(PATH)
     except api_errors.NotFound as error:

@@ -119,9 +119,7 @@ def split(bundle: str) -> tuple[str, ...]:
 
 
 def check(held: Certificates) -> tuple[x509.Certificate, x509.Certificate]:
-    """Return the newest authority and the serving certificate. Raises UnusableError if certificates and keys do not
-    match.
-    """
+    """Return the newest authority and the serving certificate. Raises UnusableError if keys do not match."""
     try:
         authorities = [x509.load_pem_x509_certificate(text.encode()) for text in held.trusted]
         serving = x509.load_pem_x509_certificate(held.serving.encode())
@@ -189,12 +187,7 @@ def _authority(now: datetime.datetime) -> tuple[str, str]:
     identifier = x509.SubjectKeyIdentifier.from_public_key(key.public_key())
     built = (
         certificate.builder(
-            name,
-            name,
-            key,
-            valid_from=now - BACKDATED,
-            valid_until=now + AUTHORITY_LIFE,
-            signs_certificates=True,
+            name, name, key, valid_from=now - BACKDATED, valid_until=now + AUTHORITY_LIFE, signs_certificates=True
         )
         .add_extension(identifier, critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_subject_key_identifier(identifier), critical=False)

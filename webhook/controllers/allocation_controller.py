@@ -118,10 +118,7 @@ class AllocationController:
         )
 
     async def is_gone(self, allocation: Allocation) -> bool | None:
-        """Whether the holder no longer exists; None if the API server does not answer.
-
-        After one unanswered read, the round makes no more: the API server may be overloaded.
-        """
+        """Whether the holder is gone; None if the API server does not answer, which ends the reads of the round."""
         holder = allocation.pod
         async with self._reads:
             if self._unanswered:
@@ -205,10 +202,7 @@ class AllocationController:
 
 @dataclasses.dataclass(eq=False)
 class LedgerInspector:
-    """Reports invalid ledger entries and violated rules of the ledger, which only a manual edit can cause.
-
-    GPUs with invalid entries (see `gpushare.codec`), and overcommitted ones, take no new pods.
-    """
+    """Reports invalid ledger entries and violated rules, after a manual edit. Their GPUs take no new pods."""
 
     store: ApiStore
     recorder: events.Recorder

@@ -1,11 +1,9 @@
 """Due changes: which allocations to confirm, to release, or to check with the API server. Pure.
 
-A share is kept exactly as long as its pod lives. Pods that cannot have been given a share (`Pod.may_hold`) do not
-count. A pod that is missing from our cache is only suspected to be gone; the placer checks with the API server.
-
-The expiry time in a reservation comes from the wall clock of the replica that made it. The placer's clock may differ,
-and both may jump. So, as with Leases, times of two clocks are never compared: a reservation expires once the placer has
-observed it for a whole lifetime (`FirstSeen`).
+A share is kept exactly as long as its pod lives; pods that cannot have been given one (`Pod.may_hold`) do not count. A
+pod that our cache lacks is only suspected to be gone. The expiry time in a reservation comes from another wall clock.
+As with Leases, times of two clocks are never compared: a reservation expires once the placer has observed it for a
+whole lifetime (`FirstSeen`).
 """
 
 from __future__ import annotations
@@ -46,10 +44,7 @@ class DueChanges:
 def find(
     nodes: Iterable[GpuNode], pods: Iterable[Pod], *, now: float, departed: Mapping[str, Pod] = NO_PODS
 ) -> DueChanges:
-    """Find the changes due at `now`, by the clock that the expiry times of these nodes use.
-
-    departed: deleted pods, by the ID of the allocation that they named.
-    """
+    """Find the changes due at `now`, by the clock of these nodes. departed: deleted pods by allocation ID."""
     by_uid = {pod.ref.uid: pod for pod in pods if pod.may_hold}
     claims = claims_of(by_uid.values())
     entries = [NodeAllocation(node.name, allocation) for node in nodes for allocation in node.allocations]
@@ -80,9 +75,8 @@ class DueChangesByNode:
     """The due changes of all nodes; each round recomputes only those of some nodes."""
 
     def __init__(self) -> None:
-        self._release: dict[str, list[NodeAllocation]] = {}
-        self._gone: dict[str, list[NodeAllocation]] = {}
-        self._lapsed: dict[str, list[NodeAllocation]] = {}
+        # released, gone and lapsed allocations by node
+        self._known: tuple[dict[str, list[NodeAllocation]], ...] = ({}, {}, {})
         self.unconfirmed: frozenset[str] = frozenset()  # nodes where reservations may expire
 
     def renew(self, nodes: Iterable[GpuNode], names: Collection[str], due: DueChanges) -> DueChanges:
@@ -90,7 +84,7 @@ class DueChangesByNode:
 
         names: names of the nodes, including nodes that are gone. Nodes in `unconfirmed` must always be included.
         """
-        for known, entries in ((self._release, due.release), (self._gone, due.gone), (self._lapsed, due.lapsed)):
+        for known, entries in zip(self._known, (due.release, due.gone, due.lapsed), strict=True):
             for name in known.keys() & names:
                 del known[name]
             for entry in entries:
@@ -98,11 +92,10 @@ class DueChangesByNode:
         self.unconfirmed = frozenset(
             node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
         )
-        return dataclasses.replace(due, release=_all(self._release), gone=_all(self._gone), lapsed=_all(self._lapsed))
-
-
-def _all(by_node: Mapping[str, Iterable[NodeAllocation]]) -> tuple[NodeAllocation, ...]:
-    return tuple(entry for name in sorted(by_node) for entry in by_node[name])
+        release, gone, lapsed = (
+            tuple(entry for name in sorted(known) for entry in known[name]) for known in self._known
+        )
+        return dataclasses.replace(due, release=release, gone=gone, lapsed=lapsed)
 
 
 def claims_of(pods: Iterable[Pod]) -> Mapping[str, list[Pod]]:
@@ -155,10 +148,7 @@ def spare_ids(entries: Iterable[NodeAllocation], by_uid: Mapping[str, Pod]) -> f
 
 
 class FirstSeen:
-    """When this placer first saw each unconfirmed allocation.
-
-    lifetime_seconds: how long a share waits for its pod; at least as long as the API server takes to store a pod.
-    """
+    """When this placer first saw each unconfirmed allocation. lifetime_seconds: how long a share waits for its pod."""
 
     def __init__(self, lifetime_seconds: float) -> None:
         self._lifetime_seconds = lifetime_seconds
@@ -169,17 +159,17 @@ class FirstSeen:
         nodes = list(nodes)
         unconfirmed = [entry.id for node in nodes for entry in node.allocations if not entry.pod.uid]
         self._since = {identity: self._since.get(identity, now) for identity in unconfirmed}
-        return [self._timed_node(node) for node in nodes]
-
-    def _timed_node(self, node: GpuNode) -> GpuNode:
-        if all(entry.pod.uid for entry in node.allocations):
-            return node
-        return dataclasses.replace(node, allocations=tuple(map(self._timed_entry, node.allocations)))
-
-    def _timed_entry(self, entry: Allocation) -> Allocation:
-        if entry.pod.uid:
-            return entry
-        return dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)
+        timed = []
+        for node in nodes:
+            entries = [
+                dataclasses.replace(entry, reserved_until=self._since[entry.id] + self._lifetime_seconds)
+                if not entry.pod.uid
+                else entry
+                for entry in node.allocations
+            ]
+            is_timed = any(not entry.pod.uid for entry in entries)
+            timed.append(dataclasses.replace(node, allocations=tuple(entries)) if is_timed else node)
+        return timed
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -196,8 +186,7 @@ class _Pending:
 class ConfirmBatcher:
     """Delays confirmations, so that those of a burst share one write after it.
 
-    A confirmation is not urgent, because a reservation lasts much longer. But each write of a GPUNode costs the API
-    server the same, however small it is, and competes with writes for pods that are being placed on the node.
+    A confirmation is not urgent, but each write competes with writes for pods that are being placed on the node.
     """
 
     def __init__(self) -> None:

@@ -1,14 +1,9 @@
 """The evictor: reports pods that cannot use their placement, and evicts those whose owner recreates them without harm.
 
-By the time the scheduler binds a pod, other pods may use its capacity, and its node may be gone. A node selector
-cannot be changed, so only a pod that its owner recreates can be placed again. A Job counts an evicted pod as a failure,
-and a workflow may not recreate it, so their pods get only an Event. The cause may also affect the next pod, so the
-pause between two evictions of one owner doubles each time.
-
-A pod may also name an allocation that another pod holds. The pod's name may be unknown when its share is reserved
-(`generateName`), and a user who reads the ID of an unconfirmed share can create a second pod with it and the same
-request. The first pod that is seen holds the share. The other was admitted, but has no share: each of its GPU calls
-fails. It gets an Event that says so.
+By the time the scheduler binds a pod, other pods may use its capacity, and a node selector cannot be changed. A Job
+counts an evicted pod as a failure, so its pods get only an Event. The cause may also affect the next pod, so pauses
+between evictions of one owner double. A pod may also name an allocation of another pod, by an ID that was read before
+its pod was stored (`generateName`): it was admitted, but has no share, and each of its GPU calls fails.
 """
 
 from __future__ import annotations
@@ -59,10 +54,7 @@ class Evictor:
         self._backoff = WriteBackoff()
 
     async def reconcile(self, stuck: Iterable[Pod], touched: Touched) -> float | None:
-        """Report and evict the pods that are due; return in how many seconds the next are due, or None.
-
-        stuck: all pods that cannot be bound. touched: nodes and pods that may have new conflicts.
-        """
+        """Report and evict pods that are due; return in how many seconds the next are. stuck: all unbindable ones."""
         unbound = {pod.ref.uid: pod for pod in stuck}
         self.metrics.stuck(len(unbound))
         why = "it could not be bound where it was placed"

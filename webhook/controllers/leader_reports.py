@@ -31,13 +31,10 @@ PUBLISH_SECONDS: Final = 10.0  # the mix changes every few dozen pods, which is 
 
 
 class ClusterFigures(Collector):
-    """The GPUs of the cluster by use, as metrics of the leader.
+    """The GPUs of the cluster by use, as metrics of the leader, so that a sum over replicas counts no GPU twice.
 
-    Other replicas report no such series, so that a sum over replicas counts no GPU twice. Counting happens between
-    scrapes, a little at a time, because this process answers reviews. It repeats only for nodes that have changed, or
-    when the mix has.
-
-    leads: whether this replica is the placer. nodes: as they are stored. mix: the cluster's typical requests.
+    Counting happens between scrapes, a little at a time, because this process answers reviews, and only for nodes that
+    have changed. leads: whether this replica is the placer. nodes: as stored. mix: the cluster's typical requests.
     """
 
     def __init__(
@@ -115,10 +112,7 @@ class ProfilePublisher:
             await asyncio.sleep(PUBLISH_SECONDS)
 
     async def step(self) -> None:
-        """Write the profile if it has changed since this replica leads, or was written long ago.
-
-        Never raises ClusterError, because the webhook itself does not use the ConfigMap.
-        """
+        """Write the profile if it has changed, or was written long ago. Never raises ClusterError."""
         if not self.leads():
             self._written = None
             return

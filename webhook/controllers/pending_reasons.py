@@ -97,10 +97,7 @@ class PendingReasonReporter:
     async def report(
         self, sentences: Sequence[tuple[Pod, str]], held_shares: Mapping[str, str] = NOTHING
     ) -> float | None:
-        """Write the reasons that are due; return in how many seconds the next are due, or None.
-
-        held_shares: the current shares of resizing pods, by UID; a change of that is written without a pause.
-        """
+        """Write reasons that are due; return in how many seconds the next are. held_shares: of resizing pods."""
         now = self.clock()
         due, later = [], list[float]()
         for pod, sentence in sentences:

@@ -53,10 +53,10 @@ def counts(waiting: Iterable[tuple[Pod, Refusal]]) -> Mapping[tuple[str, str], i
 def longest_seconds(pods: Iterable[Pod], *, now: float) -> float:
     """Return the age of the oldest pod; `now` in Unix seconds. A pod with an invalid creation time counts as new."""
     # Parse each creation time once: thousands of pods often share a few.
-    return max((_age_seconds(created, now) for created in {pod.created for pod in pods}), default=0.0)
+    return max((age_seconds(created, now) for created in {pod.created for pod in pods}), default=0.0)
 
 
-def _age_seconds(created: str, now: float) -> float:
+def age_seconds(created: str, now: float) -> float:
     try:
         return max(0.0, now - datetime.datetime.fromisoformat(created).timestamp())
     except ValueError:

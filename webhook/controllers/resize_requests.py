@@ -64,9 +64,7 @@ class ResizeRequests:
                 yield
 
     def all(self) -> list[ResizeRequest]:
-        """Return the resize requests in the order of the queue, including satisfied ones whose annotations say
-        otherwise.
-        """
+        """Return the resize requests in the order of the queue, also satisfied ones whose annotations say otherwise."""
         return sorted(
             (resize_request for of_node in self._found.values() for resize_request in of_node),
             key=lambda waiting: queue.order(waiting.pod),

@@ -61,10 +61,7 @@ class Resizer:
         self._cleared: dict[str, str] = {}  # UID -> version of the pod whose annotations were removed
 
     async def reconcile(self, touched: Touched, pods: Mapping[Key, Pod]) -> float | None:
-        """Write all steps that are possible now; return in how many seconds a report is due, or None.
-
-        touched: nodes and pods that have changed. pods: the cache of all pods.
-        """
+        """Write all possible steps; return in how many seconds a report is due, or None. pods: all pods."""
         for number, _ in enumerate(self._requests.search(touched)):
             if number % SEARCHED_AT_ONCE == 0:
                 await pacing.let_others_run()
@@ -127,10 +124,7 @@ class Resizer:
             return None
 
     async def _finish(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
-        """Record a resize that is complete, and remove the annotations of a waiting pod.
-
-        Return whether the API server answers.
-        """
+        """Record a complete resize, and remove annotations of a waiting pod; return whether the API server answers."""
         pod = resize_request.pod
         uid, now = pod.ref.uid, self.clock()
         if self._cleared[uid] == pod.version or self._backoff.wait_seconds(uid, now=now) > 0:

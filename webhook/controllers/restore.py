@@ -1,13 +1,9 @@
 """Restore: opens new GPUNodes, and writes again the shares of living pods that the ledger has lost.
 
 A GPUNode can be deleted by hand; its agent recreates it empty, while its pods run on. Their annotations, which only
-gpushare may write, say what they hold. Until the annotations are read back, the node is closed
-(`webhook.store.node_ledger`) and gets no pods.
-
-The API server rejects such annotations from other clients. If it did not, because its policies were missing, nothing is
-restored for a pod that cannot have been placed (`Pod.may_run`), and no loss is reported.
-
-Pure functions decide what to write; `Restorer` reads, writes and reports.
+gpushare may write, say what they hold. Until these are read back, the node is closed (`webhook.store.node_ledger`) and
+gets no pods. If the policies that protect them were missing, nothing is restored for a pod that cannot have been placed
+(`Pod.may_run`). Pure functions decide what to write; `Restorer` reads, writes and reports.
 """
 
 from __future__ import annotations
@@ -68,10 +64,7 @@ def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]
 
 
 def allocation(pod: Pod, node: GpuNode) -> Allocation:
-    """Read a pod's allocation from its annotations. Raises GpushareError if they are invalid.
-
-    A pod holds what it requests, unless it waits to be resized: then an annotation says what it holds.
-    """
+    """Read a pod's allocation from its annotations: what it holds, or else requests. Raises GpushareError."""
     held = pod.annotations.get(contract.HELD)
     request = pod.request
     if held is not None:  # the keys that can be resized may be invalid

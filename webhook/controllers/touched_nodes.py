@@ -20,10 +20,7 @@ MAX_NODES: Final = 250  # checked in one round; takes about 25 ms
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touched:
-    """Nodes to check, all related pods, and the names of the nodes, including nodes that are gone.
-
-    departed: deleted pods that named an allocation on one of these nodes, by allocation ID.
-    """
+    """Nodes to check, related pods, names also of nodes that are gone, and deleted pods by allocation ID."""
 
     nodes: tuple[GpuNode, ...]
     pods: tuple[Pod, ...]

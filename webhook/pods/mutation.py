@@ -61,9 +61,7 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
 
 
 def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
-    """Return a gated pod that has been placed, with the changes that are still allowed; its containers cannot
-    change.
-    """
+    """Return a gated pod that has been placed, with the changes that are still allowed: none of its containers."""
     after = _copy(manifest)
     _remove_results(PodSpecView.read(after), after, request)
     _pin(after, request, placed)
@@ -71,10 +69,7 @@ def open_gate(manifest: PodJson, request: Request, placed: Placed) -> PodJson:
 
 
 def as_asked(view: PodSpecView, request: Request, *, pinned_to: str = "") -> PodJson:
-    """Return the pod without results of an earlier placement; the very same object if there are none.
-
-    pinned_to: the host that gpushare has pinned it to, if known. Another host is then the user's choice.
-    """
+    """Return the pod without results of an earlier placement. pinned_to: where gpushare has pinned it, if known."""
     if not view.pinned_host and not stale_resources(view, request):
         return view.manifest
     after = _copy(view.manifest)
@@ -115,9 +110,7 @@ def visible_devices(container: PodJson) -> list[PodJson]:
 
 
 def without_devices(view: PodSpecView, request: Request) -> list[Any]:
-    """Return the containers that must see no GPU: they have no share, and no device or claim of another plugin, which
-    may set the variable itself.
-    """
+    """Return the containers that must see no GPU: they have no share, and no device or claim of another plugin."""
     sharers = {name for demand in request.demands for name in demand.containers}
     return [
         container

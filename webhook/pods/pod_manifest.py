@@ -23,10 +23,7 @@ Container = Mapping[str, Any]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodSpecView:
-    """A view of a manifest: its containers are the manifest's own objects.
-
-    all_containers: ordinary containers, then init containers. default_container: see `pod.default_container`.
-    """
+    """A view of a manifest, whose own objects it has. all_containers: ordinary containers, then init containers."""
 
     manifest: PodJson
     spec: Mapping[str, Any]

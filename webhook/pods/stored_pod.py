@@ -35,12 +35,11 @@ _CHANGED: Final = (
 class Pod:
     """The fields of a pod that the webhook reads.
 
-    created: as the API server writes it; such texts sort by time. node: where the pod is bound. is_exempt: the API
-    server never calls the webhook for it. has_resources: it has our extended resources, which are immutable and counted
-    by quotas. has_started: a kubelet has reported container statuses. unschedulable: the scheduler's message, if it
-    cannot bind the pod where it was placed. group: empty for a single pod. containers: names, ordinary containers
-    first. annotations: gpushare's only. request: the parsed request, or why it is invalid. manifest: the parts that
-    node filters read; only of a gated pod.
+    created: as the API server writes it; such texts sort by time. node: where it is bound. is_exempt: the API server
+    never calls the webhook for it. has_resources: it has our immutable extended resources. has_started: a kubelet has
+    reported container statuses. unschedulable: the scheduler's message, if it cannot bind the pod. group: empty for a
+    single pod. containers: ordinary ones first. annotations: gpushare's only. request: parsed, or why it is invalid.
+    manifest: the parts that node filters read; only of a gated pod.
     """
 
     ref: PodRef
@@ -120,9 +119,7 @@ class Pod:
 
     @property
     def may_run(self) -> bool:
-        """Whether it may have a share, and runs or may still run. Finalizers can keep a pod that is being deleted
-        running.
-        """
+        """Whether it may have a share, and runs or may still run. Finalizers can keep a deleted pod running."""
         return not self.is_exempt and self.has_resources and (self.has_started or not self.leaves)
 
     @property
@@ -176,9 +173,7 @@ def _unschedulable(item: pod.PodJson) -> str | None:
 
 
 def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
-    """Return the parts that decide where the pod can run and that ungating changes. Other annotations may be 256
-    KiB.
-    """
+    """Return the parts that decide where the pod can run and that ungating changes; the rest may be 256 KiB."""
     metadata, spec = item.get("metadata") or {}, item.get("spec") or {}
     kept = _some(metadata, _METADATA_KEYS)
     if everything := pod.annotations_of(item):

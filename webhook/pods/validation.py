@@ -1,11 +1,9 @@
 """Validation: pod → its request, or why it is denied, as a sentence with a remedy; and warnings. Pure.
 
-A pod is denied only if its request can never be met. A pod that merely does not fit now is gated.
-
-A volume must not cover the files that the agent mounts into containers. The kubelet lists the agent's mounts before the
-pod's, and of two mounts on one path the later wins. A volume above our path is no better: a user who can write into it
-can replace the mount point with a symbolic link. Only above the arbiter's directory are volumes allowed, because many
-pods have an emptyDir on /run; a program that abuses that is found by the audit.
+A pod is denied only if its request can never be met. A volume must not cover the files that the agent mounts, because
+of two mounts on one path the later wins, nor be above them: a user who can write into it can replace the mount point
+with a symbolic link. Only above the arbiter's directory are volumes allowed, because many pods have an emptyDir on
+/run; a program that abuses that is found by the audit.
 """
 
 from __future__ import annotations

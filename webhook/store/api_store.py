@@ -39,8 +39,7 @@ COUNTED_BY_PLACER: Final = (
 class ApiStore:
     """The live ledger (see `ledger_store.LiveLedger`); `run` keeps it up to date.
 
-    on_refused: called with a GPUNode that the API server rejects, and why. lifetime_seconds: how long a reservation
-    waits for its pod. pods: pods with a share.
+    on_refused: called with a GPUNode that the API server rejects, and why. lifetime_seconds: of a reservation.
     """
 
     overrides = NO_OVERRIDES
@@ -61,6 +60,7 @@ class ApiStore:
         self._writer = GpuNodeWriter(
             api, metrics, self.contention, on_refused=on_refused, on_deleted=self._deleted, clock=clock
         )
+        self.close = self._writer.close
         self.deleted = DeletedNodes(clock)
         self._gpunodes = informer.Informer(api, contract.GPUNODE_PATH, clock=clock)
         self._gpunodes.subscribe(self._gpunode_changed)
@@ -72,6 +72,7 @@ class ApiStore:
         self.pods = self._occupancy.shared
         self._cache = self._occupancy.cache
         self._assumed = self._occupancy.assumed
+        self.assume = self._assumed.assume
         self._allowances = QuotaAllowances(api)
         self.uncounted = self._allowances.uncounted
         self._unconfirmed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
@@ -103,7 +104,8 @@ class ApiStore:
             if not copy.synced.is_set():
                 return f"the {name} have not been read yet"
         cold = None if self._is_warm.is_set() else "the GPUs of the nodes have not been counted yet"
-        return self._occupancy.missing() or self._allowances.missing() or cold
+        quotas = None if self._allowances.informer.synced.is_set() else "the ResourceQuotas have not been read yet"
+        return self._occupancy.missing() or quotas or cold
 
     def silence(self) -> str | None:
         """Return which cached collection is stale, as a sentence, or None; a stale cache goes on answering."""
@@ -136,11 +138,6 @@ class ApiStore:
             return Refusal(COUNTED_BY_PLACER, cause=Cause.QUOTA)  # each replica alone could use up the whole bound
         return self._unconfirmed.why_not(namespace)
 
-    def assume(
-        self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
-    ) -> Callable[[], None]:
-        return self._assumed.assume(manifest, request, name, allocation_id)
-
     async def refresh(self, name: str) -> None:
         ledger = self._ledgers.get(name)
         if ledger is not None:
@@ -157,9 +154,6 @@ class ApiStore:
         finally:
             self._assumed.sweep(name)
             self._cache.forget(name)
-
-    async def close(self) -> None:
-        await self._writer.close()
 
     async def _update_chooser(self) -> None:
         """Show changed nodes to the engine in portions, because otherwise the next pod would wait for all of them."""

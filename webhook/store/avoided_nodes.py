@@ -20,17 +20,13 @@ MAX_REFUSED_SECONDS: Final = 3600.0
 class Contention:
     """Which nodes to leave to other replicas for a while, by lost and rejected writes.
 
-    All replicas prefer the same node, so in a burst all of them would write to it, and only one of the writes wins. A
-    replica that has lost a write deprioritizes that node for a moment, and prefers its half of all nodes as long as
-    there is room: one half is the leader's, the other half belongs to all other replicas. If those conflict too, each
-    prefers a random half of their half. Once no write is lost for a while, or if a pod fits nowhere else, every replica
-    uses every node.
+    In a burst all replicas would write to the same best node, and only one write wins. A replica that has lost one
+    deprioritizes that node for a moment, and prefers its half of all nodes while there is room: one half is the
+    leader's (`leads`), the other belongs to all others. If those conflict too, each prefers a random half of it, by
+    `salt`. Once no write is lost for a while, or if a pod fits nowhere else, every replica uses every node.
 
-    A node whose write the API server rejects is deprioritized too, for longer. A policy engine, a size limit or a
-    schema may reject everything that is written to it, or one pod's share, and one rejection does not tell which.
-
-    salt: selects the half of a half; by default each replica has its own. leads: whether this replica is the leader;
-    without a leader, all replicas prefer the same half.
+    A node whose write the API server rejects is deprioritized for longer: a policy, a size limit or a schema may reject
+    all that is written to it, or one pod's share, and one rejection does not tell which.
     """
 
     def __init__(self, salt: bytes | None = None) -> None:
@@ -44,10 +40,7 @@ class Contention:
         self._lost_until[node] = now + LOST_SECONDS
 
     def refused(self, node: str, *, now: float) -> None:
-        """Record that a write of a single change was rejected or not answered.
-
-        Pauses grow beyond those of the pods' retries, so a pod that the best nodes reject gets to try others.
-        """
+        """Record a rejected or unanswered write of a single change. Pauses grow beyond those of the pods' retries."""
         until, seconds = self._refused.get(node, (now, REFUSED_SECONDS / 2))
         if until <= now:
             seconds = min(2 * seconds, MAX_REFUSED_SECONDS)
@@ -93,9 +86,7 @@ Maker = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Avoided:
-    """Nodes to avoid for a pod. blocked: nodes and why, as the rest of a sentence. last_resort: use only if no other
-    fits.
-    """
+    """Nodes to avoid for a pod: blocked ones and why, as the rest of a sentence, and those to use if no other fits."""
 
     blocked: Mapping[str, str]
     last_resort: frozenset[str]
@@ -114,10 +105,9 @@ NO_AVOIDED: Final = Avoided({}, frozenset())
 class Unbindable:
     """The nodes where the scheduler could not bind pods, by their maker: the owner of the pods.
 
-    The node filters model most of what the scheduler checks, but not its plugins, nor volumes that only one pod at a
-    time may use. A pod that is stuck for such a reason is evicted or deleted, and its replacement would go to the same
-    node again. So for a while that node is blocked for pods of the same owner, and for some time after that it is the
-    last resort. Each replica learns this from the pods that it watches.
+    The node filters do not model plugins of the scheduler, nor volumes that only one pod at a time may use. The
+    replacement of a stuck pod would go to the same node again. So for a while that node is blocked for pods of the same
+    owner, and then the last resort. Each replica learns this from the pods that it watches.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

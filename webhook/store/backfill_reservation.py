@@ -72,9 +72,7 @@ def can_fit(view: NodeView, entry: Allocation, waiting: ReservingPod) -> bool:
 
 
 def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
-    """Return the node with each reservation as large as possible; the very same node if none can grow. `asked`: by
-    UID.
-    """
+    """Return the node with each reservation as large as possible, or the very same node. asked: requests by UID."""
     gpus = node.gpu_by_uuid()
     for entry in node.allocations:
         request = asked.get(entry.pod.uid)
@@ -110,12 +108,7 @@ def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) 
 
 
 def _largest(
-    share: GivenShare,
-    gpu: Gpu,
-    others: ledger.GpuUse,
-    own: tuple[int, int],
-    demand: Demand,
-    constraints: Constraints,
+    share: GivenShare, gpu: Gpu, others: ledger.GpuUse, own: tuple[int, int], demand: Demand, constraints: Constraints
 ) -> GivenShare:
     """Return the share, with as much of its request as is free."""
     percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(gpu.memory_bytes)
@@ -124,9 +117,7 @@ def _largest(
     free_percent = 100 - others.request_percent - own[0]
     free_bytes = gpu.memory_bytes - others.memory_bytes - own[1]
     return dataclasses.replace(
-        share,
-        request_percent=max(0, min(percent, free_percent)),
-        memory_bytes=max(0, min(memory_bytes, free_bytes)),
+        share, request_percent=max(0, min(percent, free_percent)), memory_bytes=max(0, min(memory_bytes, free_bytes))
     )
 
 

@@ -17,7 +17,6 @@ from typing import Final
 from gpushare import pod
 from gpushare.allocation import PodRef
 from gpushare.mix import ENOUGH_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
-from gpushare.nodefilters import PodKey as NodeShape
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement.fleet import Fleet
@@ -38,9 +37,8 @@ _NO_LABELS: Final[Mapping[str, str]] = types.MappingProxyType({})
 class Chooser:
     """The placement engine of a ledger; not thread-safe.
 
-    view: returns a node of the ledger. key: returns the key under which the scheduler cache counts a pod, or None.
-    avoided: nodes that a pod must not go to, regardless of free capacity. deprioritized: nodes that are used only if no
-    other fits. bound: a namespace's bound on exclusive GPUs.
+    key: returns the key under which the scheduler cache counts a pod, or None. avoided: nodes that a pod must not go
+    to. deprioritized: nodes that are used only if no other fits. bound: a namespace's bound on exclusive GPUs.
     """
 
     view: Callable[[str], NodeView | None]
@@ -97,7 +95,7 @@ class Chooser:
         shape, relations = share_resources.key_and_affinity(manifest, request)
         key = self.key(manifest)
         # A node that already counts the pod itself must not be rejected for that; only the cache can tell.
-        host = NO_HOST if key is not None and self.cache.pod_info(key) is not None else _host(shape)
+        host = NO_HOST if key is not None and self.cache.pod_info(key) is not None else _host(shape.amounts)
         node_filter = self.cache.node_filter(shape, relations, itself=key)
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
@@ -182,20 +180,10 @@ class Chooser:
         if view is None:
             self._fleet.remove(name)
         else:
-            self._fleet.update(view, room=self._room(name))
-
-    def _room(self, name: str) -> Room:
-        return Room(*(self.cache.room(name) or ()))
+            self._fleet.update(view, room=Room(*(self.cache.room(name) or ())))
 
 
 _DEPRIORITIZED: Final = "is left to other replicas"
-
-
-def _host(shape: NodeShape) -> Host:
-    amounts = dict(shape.amounts)
-    return Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))
-
-
 FEWEST: Final = 50
 PART: Final = 3  # one third
 MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
@@ -204,12 +192,11 @@ Asks = tuple[RequestClass, ...]  # of one pod
 
 
 class WorkloadMix:
-    """Counts the requests of the pods that have a share now.
+    """Counts the requests of the pods that have a share now, so every replica has the same without stored state.
 
-    So it needs no stored state: after a restart it is complete once the pods are read, and it is the same in every
-    replica. A lesson is due when a third of the pods with a share have changed since the last one, and FEWEST at least;
-    or a third of their compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is
-    called, and again with every change until `snapshot`.
+    A lesson is due when a third of these pods have changed since the last one, and FEWEST at least; or a third of their
+    compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is called, and again with
+    every change until `snapshot`.
     """
 
     def __init__(self, due: Callable[[], object] = lambda: None) -> None:
@@ -250,10 +237,12 @@ def _percent(asks: Asks) -> int:
 
 
 def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
-    """Return the classes of a request, empty if it is invalid; `amounts`: milli-CPUs, bytes … that the pod takes of its
-    node.
-    """
+    """Return the classes of a request, empty if it is invalid. amounts: milli-CPUs, bytes … that the pod takes."""
     if isinstance(request, str):
         return ()
+    return tuple(classes_of(request, _host(amounts)))
+
+
+def _host(amounts: Iterable[tuple[str, int]]) -> Host:
     there = dict(amounts)
-    return tuple(classes_of(request, Host(there.get("cpu", 0), there.get("memory", 0))))
+    return Host(there.get(pod_requests.CPU, 0), there.get(pod_requests.MEMORY, 0))

@@ -52,17 +52,14 @@ class GpuNodeWriter:
 
     def __post_init__(self) -> None:
         self._tasks: dict[NodeLedger, asyncio.Task[None]] = {}
-        self._pending = 0  # changes that are not written yet
+        self._pending: set[asyncio.Future[GpuNode]] = set()  # changes that are not written yet
         self._write_seconds = 0.0  # duration of the last write
 
     def submit(self, name: str, ledger: NodeLedger, change: ledger_store.Change) -> asyncio.Future[GpuNode]:
-        """Add a change to the next write; the result is the GPUNode as it is stored then.
-
-        Raises the errors of `change` if it cannot be made even now.
-        """
+        """Add a change to the next write; the result is the GPUNode as stored then. Raises errors of `change`."""
         done = ledger.add(change)
-        self._pending += 1
-        done.add_done_callback(self._forget_one)
+        self._pending.add(done)
+        done.add_done_callback(self._pending.discard)
         if ledger not in self._tasks:
             self._tasks[ledger] = asyncio.create_task(self._write_all(name, ledger), name=f"write {name}")
         return done
@@ -83,13 +80,10 @@ class GpuNodeWriter:
             task.cancel()
         await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
-    def _forget_one(self, _done: asyncio.Future[GpuNode]) -> None:
-        self._pending -= 1
-
     async def _write_all(self, name: str, ledger: NodeLedger) -> None:
         try:
             while ledger.has_waiting:
-                if self._pending > SIBLINGS:
+                if len(self._pending) > SIBLINGS:
                     # Other changes join the write: the longer a write takes, the longer it is worth waiting for them.
                     await asyncio.sleep(min(max(MIN_LINGER_SECONDS, self._write_seconds), MAX_LINGER_SECONDS))
                 await self._write(name, ledger, ledger.begin())
@@ -108,7 +102,7 @@ class GpuNodeWriter:
         for attempt in range(1, ATTEMPTS + 1):
             document, batch = ledger.draft(batch)
             if document is None or not batch:
-                _succeed(batch, ledger.node)
+                _end(batch, ledger.node)
                 return
             began = self.clock()
             try:
@@ -116,7 +110,7 @@ class GpuNodeWriter:
                 self._write_seconds = self.clock() - began
             except api_errors.NotFound:
                 self.on_deleted(name, ledger)
-                _fail(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
+                _end(batch, errors.LedgerError(f"there is no GPUNode {name} any more"))
                 return
             except (api_errors.Conflict, api_errors.Unavailable) as error:
                 is_conflict = isinstance(error, api_errors.Conflict)
@@ -128,7 +122,7 @@ class GpuNodeWriter:
                 if attempt == ATTEMPTS or not await self._read_again(path, ledger, attempt, requested_seconds):
                     if not is_conflict:
                         self.contention.refused(name, now=self.clock())
-                    _fail(batch, ledger_store.UnreachableError(str(error)))
+                    _end(batch, ledger_store.UnreachableError(str(error)))
                     return
             except api_errors.ClusterError as error:
                 self.metrics.wrote("refused", changes=0)
@@ -138,13 +132,13 @@ class GpuNodeWriter:
                 logger.error("The API server rejected a GPUNode", extra={"node": name, "err": str(error)})  # noqa: TRY400
                 self.contention.refused(name, now=self.clock())
                 self.on_refused(ledger.document, str(error))
-                _fail(batch, ledger_store.WriteRefusedError(str(error)))
+                _end(batch, ledger_store.WriteRefusedError(str(error)))
                 return
             else:
                 self.contention.written(name)
                 self.metrics.wrote("written", changes=len(batch))
                 ledger.see(stored)
-                _succeed(batch, ledger.node if ledger.document is stored else codec.read(stored))
+                _end(batch, ledger.node if ledger.document is stored else codec.read(stored))
                 return
 
     async def _write_singly(self, name: str, ledger: NodeLedger, batch: list[PendingChange]) -> None:
@@ -158,7 +152,7 @@ class GpuNodeWriter:
                 continue
             in_a_row += 1
             if in_a_row == MAX_REFUSED:
-                _fail(batch[position + 1 :], error)
+                _end(batch[position + 1 :], error)
                 return
 
     async def _read_again(self, path: str, ledger: NodeLedger, attempt: int, requested_seconds: float) -> bool:
@@ -175,13 +169,11 @@ class GpuNodeWriter:
         return True
 
 
-def _succeed(batch: Iterable[PendingChange], stored: GpuNode) -> None:
+def _end(batch: Iterable[PendingChange], result: GpuNode | Exception) -> None:
     for pending in batch:
-        if not pending.done.done():
-            pending.done.set_result(stored)
-
-
-def _fail(batch: Iterable[PendingChange], error: Exception) -> None:
-    for pending in batch:
-        if not pending.done.done():
-            pending.done.set_exception(error)
+        if pending.done.done():
+            continue
+        if isinstance(result, Exception):
+            pending.done.set_exception(result)
+        else:
+            pending.done.set_result(result)

@@ -53,10 +53,7 @@ class LedgerStore(Protocol):
         """
 
     async def commit(self, node: str, change: Change) -> GpuNode:
-        """Write the change; return the node as it is stored then.
-
-        Raises the errors of `change`, LedgerError if the node no longer exists, WriteRefusedError and UnreachableError.
-        """
+        """Write the change; return the node as stored. Raises errors of `change`, LedgerError, UnreachableError."""
 
 
 class LiveLedger(LedgerStore, Protocol):

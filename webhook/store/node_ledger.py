@@ -31,9 +31,7 @@ class PendingChange:
 
 
 class NodeLedger:
-    """A GPUNode with pending changes. `view` is the stored node plus those; it includes all that this process has
-    promised.
-    """
+    """A GPUNode with pending changes. `view` includes them: all that this process has promised."""
 
     document: Document
     node: GpuNode
@@ -79,10 +77,7 @@ class NodeLedger:
         return self._written
 
     def draft(self, batch: Iterable[PendingChange]) -> tuple[Document | None, list[PendingChange]]:
-        """Return the object to write, None if nothing changes, and the changes that it carries.
-
-        A change that no longer applies fails with the reason.
-        """
+        """Return the object to write, or None, and the changes that it carries; one that no longer applies fails."""
         node, carried = self.node, []
         for pending in batch:
             if pending.done.done():  # its caller was cancelled
@@ -147,9 +142,7 @@ def _is_newer(document: Document, *, than: Document) -> bool:
 
 
 def _version(document: Document) -> int:
-    """Return the resource version as a number, comparable within a kind (guaranteed since Kubernetes 1.35, true
-    before).
-    """
+    """Return the resource version as a number, comparable within a kind, as Kubernetes 1.35 guarantees."""
     text = str(document["metadata"].get("resourceVersion", ""))
     return int(text) if text.isdecimal() else 0
 
@@ -163,10 +156,9 @@ class DeletedNodes:
     """Allocations of deleted GPUNodes, by name; `clock` in seconds, of any origin.
 
     A pod is stored a moment after its share is reserved, and ungated a moment after it is placed. If the GPUNode is
-    deleted in between, only that in-flight request knows of the share; listing the pods does not show it. So the
-    allocations are kept here, and written into the next GPUNode. If our cache may have missed changes (before its first
-    list, or between a broken watch and the list after it), that is recorded too. Then the next GPUNode is opened only
-    after every in-flight request must have arrived.
+    deleted in between, listing the pods does not show the share, so it is kept for the next GPUNode. If our cache may
+    have missed changes (before its first list, or after a broken watch), the next GPUNode is opened only after every
+    in-flight request must have arrived.
     """
 
     def __init__(self, clock: Callable[[], float]) -> None:

@@ -61,11 +61,9 @@ class _Seen:
 class Storage:
     """Claims, volumes, and how many volumes a node can attach, read from the API server.
 
-    PersistentVolumes are required. The other kinds only limit what a node can attach, or say which claims do not exist:
-    if one cannot be read, or the API server does not know it, it is ignored and the log says so. Refusals of those
-    kinds are retried until PersistentVolumes were read, because an API server that has just started refuses everything.
-
-    changed(key, before, after): called with what is known of an object; None if it did not exist, or was deleted.
+    PersistentVolumes are required. A kind that cannot be read is otherwise ignored, and logged. Refusals are retried
+    until PersistentVolumes were read, because an API server that has just started refuses everything. changed(key,
+    before, after): called with what is known of an object; None if it did not exist, or was deleted.
     """
 
     def __init__(self, api: api_client.ApiClient, changed: StorageChanged) -> None:
@@ -139,8 +137,7 @@ class PlacedPodLedger(Protocol):
 class Occupancy:
     """Fills the scheduler cache with pods and storage.
 
-    shared: pods with a share; `cache` is updated first. assumed: pods that were placed a moment ago. lesson_due: set
-    when placement should learn the mix in `workload`.
+    shared: pods with a share; `cache` is updated first. lesson_due: placement should learn the mix in `workload`.
     """
 
     def __init__(
@@ -289,10 +286,7 @@ class AssumedPods:
         self._by_node: dict[str, set[str]] = collections.defaultdict(set)
 
     def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
-        """Count the pod on the node as it is now, and no longer on the node that was assumed before.
-
-        Return a function that ends that.
-        """
+        """Count the pod on the node as it is now, and nowhere else; return a function that ends that."""
         for before in (self._by_pod.get(id(manifest)), allocation_id):
             if before is not None:
                 self.settle(before)

@@ -47,11 +47,10 @@ class LedgerWait:
 class Reservation:
     """Gives shares, on the ledger in `store`.
 
-    policy: for pods that name none. lifetime_seconds: how long a reservation waits for its pod to be stored.
-    deadline_seconds: the longest that `reserve` takes; well under the webhook's timeout. wall_clock: for the expiry
-    times that reservations show to people. on_conflict: called when a chosen node was taken meanwhile. is_permanent:
-    whether the share of a pod with a known UID is permanent once it is written. unwritable: pods whose share no node
-    accepts, by UID: until when, by `clock`, they are refused, and why.
+    policy: for pods that name none. lifetime_seconds: how long a reservation waits for its pod. deadline_seconds: the
+    longest that `reserve` takes, well under the webhook's timeout. on_conflict: called when a chosen node was taken
+    meanwhile. is_permanent: whether the share of a pod with a known UID is permanent once written. unwritable: pods
+    whose share no node accepts, by UID: until when, by `clock`, they are refused, and why.
     """
 
     store: ledger_store.LedgerStore
@@ -70,9 +69,7 @@ class Reservation:
         return dataclasses.replace(self, store=store)
 
     def tentative(self) -> Reservation:
-        """Return the same rules for shares that may be released until `ledger.settle`, although their pods are
-        known.
-        """
+        """Return rules for shares that may be released until `ledger.settle`, although their pods are known."""
         return dataclasses.replace(self, is_permanent=False)
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
@@ -139,9 +136,14 @@ class Reservation:
                 continue
             except ledger_store.WriteRefusedError as error:
                 refused[outcome.node] = f"cannot be written ({error})"
-                if len(refused) == MAX_REFUSED:
-                    return self._refuse_unwritable(holder, f"the API server rejects its share on every node ({error})")
-                continue
+                if len(refused) < MAX_REFUSED:
+                    continue
+                why, now = f"the API server rejects its share on every node ({error})", self.clock()
+                for uid in [uid for uid, (until, _) in self.unwritable.items() if until <= now]:
+                    del self.unwritable[uid]
+                if holder.uid:
+                    self.unwritable[holder.uid] = now + REFUSED_SECONDS, why
+                return Refusal(why, cause=Cause.LEDGER)
             finally:
                 waited.seconds += time.perf_counter() - began
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
@@ -180,14 +182,6 @@ class Reservation:
         task = asyncio.create_task(self.release(name, identity), name=f"give back {identity}")
         self.releasing.add(task)
         task.add_done_callback(self.releasing.discard)
-
-    def _refuse_unwritable(self, holder: PodRef, why: str) -> Refusal:
-        now = self.clock()
-        for uid in [uid for uid, (until, _) in self.unwritable.items() if until <= now]:
-            del self.unwritable[uid]
-        if holder.uid:
-            self.unwritable[holder.uid] = now + REFUSED_SECONDS, why
-        return Refusal(why, cause=Cause.LEDGER)
 
     def _change(
         self, manifest: PodJson, request: Request, holder: PodRef, identity: str, chosen: Placement

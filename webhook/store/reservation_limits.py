@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import ledger, pod, resource_quota
@@ -42,15 +42,7 @@ class QuotaAllowances:
         self._by_namespace: dict[str, dict[str, resource_quota.Allowance]] = collections.defaultdict(dict)
         self.informer = informer.Informer(api, QUOTAS_PATH, transform=trim_quota)
         self.informer.subscribe(self._changed)
-
-    async def run(self) -> None:
-        await self.informer.run()
-
-    async def synced(self) -> None:
-        await self.informer.synced.wait()
-
-    def missing(self) -> str | None:
-        return None if self.informer.synced.is_set() else "the ResourceQuotas have not been read yet"
+        self.run, self.synced = self.informer.run, self.informer.synced.wait
 
     def lacks(self, namespace: str, asked: Mapping[str, int]) -> str | None:
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())
@@ -93,15 +85,10 @@ class UnconfirmedReservations:
     """Limits reservations whose pods have not been seen yet.
 
     A namespace may have only so much reserved at a time, nothing more while one of its pods is overdue, and nothing for
-    an hour after several of its reservations expired. A reservation that ends early was released by us, for example
-    because the API server took too long to write it, and does not count as expired.
-
-    A client other than the API server that reaches the webhook's port can make up reviews of any namespace. Therefore
-    all namespaces together are limited too, and after many expired reservations no namespace gets any: a pod that is
-    stored is not made up.
-
-    clock: seconds, of any origin. is_seen: whether a pod names this allocation. lifetime_seconds: of a reservation;
-    one that ends in the first half of it has not expired.
+    an hour after several of its reservations expired. One that ends in the first half of its lifetime was released by
+    us. Any client that reaches the port can make up reviews of any namespace, so all namespaces together are limited
+    too: a pod that is stored is not made up. clock: seconds, of any origin. is_seen: whether a pod names this
+    allocation.
     """
 
     def __init__(
@@ -142,7 +129,10 @@ class UnconfirmedReservations:
             reserved = self._end(identity)
             is_late = now - reserved.since >= self._early_seconds
             if reserved.is_stored and not reserved.is_seen and identity not in there and is_late:
-                self._count_expired(reserved.namespace, now)
+                namespace, expiries = reserved.namespace, self._expiries
+                self._all_expiries.append(now)
+                expiries.setdefault(namespace, collections.deque(maxlen=MAX_EXPIRED)).append(now)
+                self._expiries = {name: at for name, at in expiries.items() if now - at[-1] < EXPIRED_SECONDS}
         self._by_node[view.name] = unconfirmed
         self._gpus[view.name] = len(view.gpus)
 
@@ -159,27 +149,25 @@ class UnconfirmedReservations:
 
     def why_not(self, namespace: str) -> Refusal | None:
         """Return why nothing more is reserved for the namespace now, or None."""
-        why = self._reason_against(namespace)
+        why = next(self._reasons_against(namespace), None)
         return None if why is None else Refusal(why, cause=Cause.UNCLAIMED)
 
-    def _reason_against(self, namespace: str) -> str | None:
+    def _reasons_against(self, namespace: str) -> Iterator[str]:
         now = self._clock()
-        expiries = self._expiries.get(namespace, ())
-        recent = sum(now - at < EXPIRED_SECONDS for at in expiries)
-        if recent >= MAX_EXPIRED:
-            return (
+        if sum(now - at < EXPIRED_SECONDS for at in self._expiries.get(namespace, ())) >= MAX_EXPIRED:
+            yield (
                 f"{MAX_EXPIRED} pods of this namespace were rejected after placement in the last hour, so its pods are "
                 "now placed only once they exist"
             )
-        waiting = self._waiting.get(namespace, {}).values()
         together = self._all_expiries
         if len(together) == MAX_EXPIRED_TOGETHER and now - together[0] < EXPIRED_SECONDS:
-            return (
+            yield (
                 f"{MAX_EXPIRED_TOGETHER} pods of several namespaces were rejected after placement in the last hour, so "
                 "pods are now placed only once they exist"
             )
+        waiting = self._waiting.get(namespace, {}).values()
         if any(now - reservation.since > OVERDUE_SECONDS for reservation in waiting):
-            return (
+            yield (
                 "another pod of this namespace that was placed does not exist yet, so its pods are now placed only "
                 "once they exist"
             )
@@ -190,12 +178,11 @@ class UnconfirmedReservations:
             (everywhere, MAX_FRACTION_TOGETHER, "pods of all namespaces"),
         ):
             most = max(MIN_GPUS, gpus / part)
-            if _total(reserved) >= most:
-                return (
+            if sum(reservation.gpus for reservation in reserved) >= most:
+                yield (
                     f"{most:g} GPUs are reserved for {whose} that do not exist yet, so this pod is placed only once it "
                     "exists"
                 )
-        return None
 
     def _end(self, identity: str) -> _Reserved:
         reserved = self._known.pop(identity)
@@ -207,15 +194,6 @@ class UnconfirmedReservations:
         waiting.pop(identity, None)
         if not waiting:
             self._waiting.pop(reserved.namespace, None)
-
-    def _count_expired(self, namespace: str, now: float) -> None:
-        self._all_expiries.append(now)
-        self._expiries.setdefault(namespace, collections.deque(maxlen=MAX_EXPIRED)).append(now)
-        self._expiries = {name: times for name, times in self._expiries.items() if now - times[-1] < EXPIRED_SECONDS}
-
-
-def _total(reserved: Iterable[_Reserved]) -> float:
-    return sum(reservation.gpus for reservation in reserved)
 
 
 def _gpus(entry: Allocation, sizes: dict[str, int]) -> float:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -10,6 +12,7 @@ from gpushare import errors, ledger
 from gpushare.allocation import Allocation, NodeAllocation
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
+from webhook.controllers import queue
 from webhook.controllers.gated_pods import fairness
 from webhook.controllers.gated_pods.waiting_units import ExistingAllocations, PodIndex, Unit
 from webhook.pods.stored_pod import Pod
@@ -20,18 +23,15 @@ logger = logging.getLogger(__name__)
 HOPELESS_SECONDS: Final = 60.0  # before the cluster is searched again for a unit that fits nowhere, even if it is empty
 
 
+@dataclasses.dataclass(eq=False)
 class BackfillReservations:
     """Reserves freed capacity for overtaken units. `fairness` says which; `backfill_reservation` makes the entries."""
 
-    def __init__(
-        self,
-        store: ledger_store.LiveLedger,
-        overtakes: fairness.OvertakeCounter,
-        limits: fairness.OvertakeLimits,
-    ) -> None:
-        self._store = store
-        self._limits = limits
-        self._counter = overtakes
+    store: ledger_store.LiveLedger
+    overtakes: fairness.OvertakeCounter
+    limits: fairness.OvertakeLimits
+
+    def __post_init__(self) -> None:
         self._overtakes: Mapping[str, int] = {}
         self._hopeless: dict[str, float] = {}  # UID of the unit's first member -> until when
         self._now = 0.0
@@ -39,7 +39,7 @@ class BackfillReservations:
     def begin(self, pods: PodIndex, units: Sequence[Unit], existing: ExistingAllocations, *, now: float) -> None:
         """Begin a round; `now` in Unix seconds."""
         self._now = now
-        self._overtakes = self._counter.count(pods, units)
+        self._overtakes = self.overtakes.count(pods, units)
         waiting = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
         # A clock that was set back must not extend the pause.
         self._hopeless = {uid: until for uid, until in waiting if now < until <= now + HOPELESS_SECONDS}
@@ -47,14 +47,16 @@ class BackfillReservations:
     async def reserve(self, unit: Unit, requests: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
         """Make or enlarge the reservation of a refused unit; return the end of its reason, empty without one."""
         pods = [
-            backfill_reservation.ReservingPod(pod.ref, request, self._store.chooser.node_filter(pod.manifest))
+            backfill_reservation.ReservingPod(pod.ref, request, self.store.chooser.node_filter(pod.manifest))
             for pod, request in requests
         ]
         by_uid = {pod.ref.uid: pod.request for pod in pods}
         entries = [entry for pod in pods for entry in existing.reserved.get(pod.ref.uid, ())]
-        exceeds = self._store.chooser.exceeds_bound([(pod.ref, request) for pod, request in requests])
+        exceeds = self.store.chooser.exceeds_bound([(pod.ref, request) for pod, request in requests])
         if entries and (exceeds or not self._can_fit(entries, pods)):
-            await self._release(entries)
+            ids = {entry.allocation.id for entry in entries}
+            for name in sorted({entry.node for entry in entries}):
+                await self._commit(name, lambda node: ledger.release(node, ids) if _has_any(node, ids) else node)
             for pod in pods:
                 existing.reserved.pop(pod.ref.uid, None)
             entries = []
@@ -62,7 +64,7 @@ class BackfillReservations:
             entries = [] if exceeds else await self._make(unit, pods, existing)
         else:
             for name in sorted({entry.node for entry in entries}):
-                view = self._store.view(name)
+                view = self.store.view(name)
                 if view is not None and backfill_reservation.grown(view.node, by_uid) is not view.node:
                     await self._commit(name, lambda node: backfill_reservation.grown(node, by_uid))
         nodes = ", ".join(sorted({entry.node for entry in entries}))
@@ -72,13 +74,13 @@ class BackfillReservations:
         self, unit: Unit, pods: Sequence[backfill_reservation.ReservingPod], existing: ExistingAllocations
     ) -> list[NodeAllocation]:
         first = unit.uids[0]
-        waited_seconds = fairness.waited_seconds(unit, now=self._now)
+        waited_seconds = queue.age_seconds(unit.order[1], self._now)  # since it was complete
         overtakes = self._overtakes.get(first, 0)
-        if not fairness.is_entitled(self._limits, waited_seconds=waited_seconds, overtakes=overtakes):
+        if not fairness.is_entitled(self.limits, waited_seconds=waited_seconds, overtakes=overtakes):
             return []
         if first in self._hopeless or self._is_at_limit(pods[0].ref.namespace, existing):
             return []
-        targets = backfill_reservation.choose(self._store.views(), pods, new_id=reservation.new_id)
+        targets = backfill_reservation.choose(self.store.views(), pods, new_id=reservation.new_id)
         if targets is None:
             self._hopeless[first] = self._now + HOPELESS_SECONDS
             return []
@@ -86,7 +88,7 @@ class BackfillReservations:
         made = []
         for target in targets:
             # In our view at once, so that the next unit in the queue respects it.
-            if await self._commit(target.node, _adding(target.allocation, requests)):
+            if await self._commit(target.node, functools.partial(_adding, target.allocation, requests)):
                 made.append(NodeAllocation(target.node, target.allocation))
                 existing.reserved.setdefault(target.allocation.pod.uid, []).append(made[-1])
         nodes = sorted({entry.node for entry in made})
@@ -102,42 +104,30 @@ class BackfillReservations:
             for entry in entries
         }
         own = sum(name == namespace for name in reserving.values())
-        return len(reserving) >= self._limits.max_reserving or own >= self._limits.max_reserving_per_namespace
+        return len(reserving) >= self.limits.max_reserving or own >= self.limits.max_reserving_per_namespace
 
     def _can_fit(self, entries: Sequence[NodeAllocation], pods: Sequence[backfill_reservation.ReservingPod]) -> bool:
         """Whether each pod would fit on the GPUs reserved for it, once they are free."""
         by_uid = {entry.allocation.pod.uid: entry for entry in entries}
         if len(by_uid) != len(pods) or len(entries) != len(pods):
             return False
-        for pod in pods:
-            entry = by_uid[pod.ref.uid]
-            view = self._store.view(entry.node)
-            if view is None or not backfill_reservation.can_fit(view, entry.allocation, pod):
-                return False
-        return True
-
-    async def _release(self, entries: Sequence[NodeAllocation]) -> None:
-        ids = {entry.allocation.id for entry in entries}
-        for name in sorted({entry.node for entry in entries}):
-            await self._commit(name, lambda node: _released(node, ids))
+        pairs = [(pod, by_uid[pod.ref.uid], self.store.view(by_uid[pod.ref.uid].node)) for pod in pods]
+        return all(view and backfill_reservation.can_fit(view, entry.allocation, pod) for pod, entry, view in pairs)
 
     async def _commit(self, name: str, change: Callable[[GpuNode], GpuNode]) -> bool:
         try:
-            await self._store.commit(name, change)
+            await self.store.commit(name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.info("Could not write a backfill reservation", extra={"node": name, "err": str(error)})
             return False
         return True
 
 
-def _adding(entry: Allocation, requests: Mapping[str, Request]) -> ledger_store.Change:
-    def change(node: GpuNode) -> GpuNode:
-        if any(known.id == entry.id for known in node.allocations):
-            return node
-        return backfill_reservation.grown(ledger.reserve(node, entry), requests)
-
-    return change
+def _adding(entry: Allocation, requests: Mapping[str, Request], node: GpuNode) -> GpuNode:
+    if _has_any(node, {entry.id}):
+        return node
+    return backfill_reservation.grown(ledger.reserve(node, entry), requests)
 
 
-def _released(node: GpuNode, ids: set[str]) -> GpuNode:
-    return ledger.release(node, ids) if any(entry.id in ids for entry in node.allocations) else node
+def _has_any(node: GpuNode, ids: set[str]) -> bool:
+    return any(entry.id in ids for entry in node.allocations)

@@ -1,13 +1,10 @@
 """Fairness among gated pods: the order of turns, and how often a pod may be overtaken. Pure.
 
-Namespaces of one priority take turns, so that a namespace with few pods does not wait behind one with thousands. It
-takes milliseconds at a thousand nodes to find that a pod fits nowhere, and pods that differ are tried one by one.
-Therefore each namespace has a number of tries per round: half are for its first units, and the rest rotate among the
-others, after the first units of all namespaces.
+Namespaces of one priority take turns. It takes milliseconds at a thousand nodes to find that a pod fits nowhere, so
+each namespace has a number of tries per round: half are for its first units, and the rest rotate among the others.
 
-Pods that fit may overtake larger ones ahead of them in the queue (backfill); otherwise one large pod would idle the
-cluster. Small pods could overtake a large one forever, so this is limited: then a backfill reservation keeps what is
-freed on some GPUs for the large pod (see `backfill_reservations`).
+Pods that fit may overtake larger ones ahead of them (backfill); otherwise one large pod would idle the cluster. Small
+pods could overtake it forever, so then a backfill reservation keeps freed capacity for it (`backfill_reservations`).
 """
 
 from __future__ import annotations
@@ -15,7 +12,6 @@ from __future__ import annotations
 import bisect
 import collections
 import dataclasses
-import datetime
 import itertools
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final
@@ -96,15 +92,6 @@ def is_entitled(limits: OvertakeLimits, *, waited_seconds: float, overtakes: int
     return overtakes >= limits.max_overtakes or (overtakes > 0 and waited_seconds >= limits.patience_seconds)
 
 
-def waited_seconds(unit: Unit, *, now: float) -> float:
-    """Return for how long the unit has been complete; 0 if its creation time is invalid."""
-    _, since, _ = unit.order
-    try:
-        return max(0.0, now - datetime.datetime.fromisoformat(since).timestamp())
-    except ValueError:
-        return 0.0
-
-
 class OvertakeCounter:
     """Counts, for each waiting unit, the pods behind it that were placed, or whose shares grew, meanwhile.
 
@@ -141,14 +128,11 @@ class OvertakeCounter:
             if uid in self._overtakes:
                 counts[uid] = self._overtakes[uid] + len(news) - bisect.bisect_right(news, unit.order)
             else:
-                counts[uid] = _count_created_after(unit, created)
+                behind, since, _ = unit.order
+                later = (times for priority, times in created.items() if priority >= behind)
+                counts[uid] = sum(len(times) - bisect.bisect_right(times, since) for times in later)
         self._overtakes = counts
         return counts
-
-
-def _count_created_after(unit: Unit, created: Mapping[int, Sequence[str]]) -> int:
-    behind, since, _ = unit.order
-    return sum(len(times) - bisect.bisect_right(times, since) for moment, times in created.items() if moment >= behind)
 
 
 def _take_turns(queues: Iterable[list[Unit]]) -> Iterator[Unit]:

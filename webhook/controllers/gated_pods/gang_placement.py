@@ -1,11 +1,9 @@
 """Gang placement: where the pods of a gang go, and how all of them get their shares, or none.
 
-The pods of a gang should be on few nodes that are near each other. The placement engine looks for a node where all of
-them fit, as if they were one pod, then half of them, and so on; the others go to the same nodes, or to nodes with the
-same topology labels. The result is only a preference: a pod that does not fit on its preferred node is placed like any
-other pod, so no gang waits because of it.
-
-Shares are tried on a scratch copy of the ledger, written as tentative, and settled once all are written.
+The pods should be on few nodes that are near each other. The placement engine looks for a node where all of them fit,
+as if they were one pod, then half of them, and so on; the others go to nodes with the same topology labels. The result
+is only a preference, so no gang waits because of it. Shares are tried on a scratch copy of the ledger, written as
+tentative, and settled once all are written.
 """
 
 from __future__ import annotations
@@ -119,13 +117,10 @@ class GangPlacement:
 async def preferred_nodes(
     store: ledger_store.LedgerStore, requests: PodRequests, *, policy: str, used_nodes: Collection[str] = ()
 ) -> dict[str, str]:
-    """Return a preferred node for each pod, by UID, as far as there is one.
-
-    policy: for pods that name none. used_nodes: where other members of the gang are already.
-    """
+    """Return a preferred node for each pod, by UID, as far as there is one. used_nodes: where members are already."""
     if (
         len(requests) + len(used_nodes) < 2
-        or not _are_alike(requests)
+        or len({(request.constraints, request.policy) for _, request in requests}) > 1  # they cannot be placed as one
         or (requests[0][1].policy or policy) == policies.SPREAD
     ):
         return {}
@@ -178,12 +173,9 @@ def _ever_farther(scratch: ScratchStore, used: Sequence[str]) -> Iterator[Callab
         for key in TOPOLOGY_LABELS:
             values = {value for name in used if (value := scratch.chooser.labels(name).get(key))}
             if values:
-                yield functools.partial(_has_label, scratch, key, values)
+                names, labels = (view.node.name for view in scratch.views()), scratch.chooser.labels
+                yield {name for name in names if labels(name).get(key) in values}.__contains__
     yield lambda _: True
-
-
-def _has_label(scratch: ScratchStore, key: str, values: Collection[str], name: str) -> bool:
-    return scratch.chooser.labels(name).get(key) in values
 
 
 def _halves(count: int) -> Iterator[int]:
@@ -198,11 +190,6 @@ def _max_pods_per_node(scratch: ScratchStore, request: Request) -> int:
     percent = peak(request.demands, lambda demand: demand.gpus * demand.share.request_percent)
     largest = max((len(view.node.gpus) for view in scratch.views()), default=0)
     return max(1, 100 * largest // max(1, percent))
-
-
-def _are_alike(requests: PodRequests) -> bool:
-    """Whether all pods have the same constraints and policy, so that they can be placed as one."""
-    return len({(request.constraints, request.policy) for _, request in requests}) == 1
 
 
 def _as_one(requests: PodRequests) -> tuple[dict[str, Any], Request]:

@@ -1,13 +1,10 @@
 """The scheduler of gated pods: places them in order while there is room, ungates them, and reports why others wait.
 
-If the placer ends between two writes, it leaves shares and backfill reservations that belong to gated pods by UID. The
-next placer finds them and continues from there. A gang that does not fit keeps nothing while it waits, and gangs are
-placed one at a time, so two gangs cannot wait for each other.
-
-The shares of a gang are tentative until all of them are in the ledger, and settled before the first pod is ungated.
-Only tentative shares are released again. So one write of one object decides whether a share is used or given up, also
-with two placers, or a late write of a former one. The exception is a pod that the API server does not let us ungate,
-or that no longer asks for what it was given: such a pod is surely gated, and keeps nothing.
+If the placer ends between two writes, the next one finds shares and backfill reservations by the UID of gated pods. A
+gang that does not fit keeps nothing, and gangs are placed one at a time, so two cannot wait for each other. Its shares
+are tentative until all are in the ledger, and settled before the first pod is ungated. Only tentative shares are
+released again: one write of one object decides, also with two placers. The exception is a pod that the API server does
+not let us ungate, or that no longer asks for what it was given: it is surely gated, and keeps nothing.
 """
 
 from __future__ import annotations
@@ -116,7 +113,10 @@ class GatedPodScheduler:
 
     async def place(self, pods: PodIndex, *, now: float) -> Refusals:
         """Give each unit one turn; return the pods that go on waiting, and why. `now` in Unix seconds."""
-        arranged = self._arrange(pods)
+        arranged = self._arranger.arrange(pods.waiting, pods.members, ungated=self._ungater.ungated(pods.waiting))
+        gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
+        self._reporter.forget_all_but(gated)
+        self._ungater.forget_all_but(gated)
         await pacing.let_others_run()  # each of these steps takes a while with very many pods
         existing = self._holders.existing(self.store.stored(), arranged)
         await pacing.let_others_run()
@@ -153,20 +153,17 @@ class GatedPodScheduler:
         self.has_skipped = skipped
         return turn.waiting
 
-    def _arrange(self, pods: PodIndex) -> Arranged:
-        arranged = self._arranger.arrange(pods.waiting, pods.members, ungated=self._ungater.ungated(pods.waiting))
-        gated = {uid for unit in arranged.units for uid in unit.uids} | {pod.ref.uid for pod, _ in arranged.held_back}
-        self._reporter.forget_all_but(gated)
-        self._ungater.forget_all_but(gated)
-        return arranged
-
     async def _continue_held_back(self, arranged: Arranged, existing: ExistingAllocations) -> Refusals:
         """Release what pods without a turn have, and ungate those whose gang was placed; return why they wait."""
         back = [pod for pod, _ in arranged.held_back]
         reserving = {pod.ref.uid for pod in back if existing.reserved.pop(pod.ref.uid, None)}
         await self._release([pod for pod in back if pod.ref.uid in existing.shares], reserving=reserving)
         failed = await self._ungate_settled(back, existing)
-        return [(pod, failed.get(pod.ref.uid) or _held_back(pod, sentence)) for pod, sentence in arranged.held_back]
+        reasons = {
+            pod.ref.uid: Refusal(sentence, cause=Cause.GATE if pod.foreign_gates else Cause.GROUP)
+            for pod, sentence in arranged.held_back
+        }
+        return [(pod, failed.get(pod.ref.uid) or reasons[pod.ref.uid]) for pod in back]
 
     async def _place_pod(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> None:
         outcome: mutation.Placed | Refusal | None = self._existing_share(pod, turn.existing)
@@ -183,10 +180,7 @@ class GatedPodScheduler:
             await self._keep_gated(unit, [(pod, failed)], turn)
 
     async def _reserve(self, unit: Unit, pod: Pod, request: Request, turn: _Round) -> mutation.Placed | Refusal:
-        """Reserve a share of what is free, or reserved for this unit or units behind it.
-
-        A pod of a kind that was refused in this round is refused without trying.
-        """
+        """Reserve what is free, or reserved for this unit or units behind it, unless its kind was refused."""
         kind = f"{queue.kind(pod)}{pod.ref.uid if self.store.chooser.avoided(pod.manifest).blocked else ''}"
         own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         if not own and kind in turn.refused:
@@ -264,10 +258,7 @@ class GatedPodScheduler:
         return why
 
     async def _ungate_settled(self, pods: Iterable[Pod], existing: ExistingAllocations) -> dict[str, Refusal]:
-        """Ungate those pods whose share is permanent, although their gang is no longer complete.
-
-        Return by UID why some could not be ungated.
-        """
+        """Ungate pods whose share is permanent, although their gang is incomplete; return failures by UID."""
         failed: dict[str, Refusal] = {}
         for pod in pods:
             entry, request = existing.shares.get(pod.ref.uid), pod.request
@@ -385,7 +376,3 @@ def _skipped(pod: Pod) -> Refusal:
     """Reuse the previous reason for pods skipped in this round, so no status write is needed."""
     reason = pod.annotations.get(contract.REASON)
     return Refusal(reason or "other pods of its namespace are tried first: its turn comes soon", cause=Cause.TURN)
-
-
-def _held_back(pod: Pod, sentence: str) -> Refusal:
-    return Refusal(sentence, cause=Cause.GATE if pod.foreign_gates else Cause.GROUP)

@@ -55,10 +55,7 @@ class Ungater:
         self._unanswered: dict[str, tuple[str, float]] = {}  # UID -> version that was patched, and until when
 
     async def ungate(self, pod: Pod, request: Request, placed: mutation.Placed) -> Refusal | None:
-        """Ungate a pod that is placed, also if other clients write to it at the same time.
-
-        Return why that failed. With the cause REFUSED, the pod's share is to be released.
-        """
+        """Ungate a placed pod; return why that failed. With the cause REFUSED, the pod's share is to be released."""
         failed = self.backoff_reason(pod)
         if failed is not None:
             return failed
@@ -71,7 +68,9 @@ class Ungater:
                 sentence = f"gets another share, because the reserved one does not match its request: {error}"
                 return self._fail(pod, sentence, is_refused=not self._is_in_flight(uid, ANY_VERSION))
             try:
-                tests = _same_version(pod) if attempt == 1 else _same_fields(manifest)
+                known_version = {"/metadata/uid": uid or None, "/metadata/resourceVersion": pod.version or None}
+                tested = known_version if attempt == 1 else _fields(manifest)
+                tests = [{"op": "test", "path": path, "value": it} for path, it in tested.items() if it is not None]
                 await self.api.patch(pod.path, [*tests, *changes], api_client.JSON_PATCH)
                 break
             except api_errors.NotFound:
@@ -87,7 +86,12 @@ class Ungater:
                 self._unanswered[uid] = version, self.clock() + IN_FLIGHT_SECONDS
             read = await self._read(pod)
             fresh = Pod.from_manifest(read) if read is not None else None
-            if fresh is not None and not _has_same_needs(fresh, pod):
+            if fresh is not None and (
+                fresh.ref.uid != pod.ref.uid
+                or not fresh.is_gated
+                or fresh.foreign_gates != pod.foreign_gates
+                or queue.kind(fresh) != queue.kind(pod)
+            ):
                 return None  # the watch delivers the pod's next version, which gets its own attempt
             if fresh is not None and is_answer and fresh.version == known.version:
                 sentence = f"the API server rejects the removal of its scheduling gate: {words}"
@@ -131,10 +135,7 @@ class Ungater:
         return gated & {pod.ref.uid for pod in pods}
 
     def _fail(self, pod: Pod, sentence: str, *, is_refused: bool = False, max_seconds: float | None = None) -> Refusal:
-        """Put the pod into backoff, for `max_seconds` at most.
-
-        is_refused: no patch that is in flight can ungate the pod either.
-        """
+        """Put the pod into backoff, at most `max_seconds`. is_refused: no patch in flight can ungate it either."""
         refusal = Refusal(sentence, cause=Cause.REFUSED if is_refused else Cause.LEDGER)
         self._failed[pod.ref.uid] = refusal
         pause = self._backoff.failed(pod.ref.uid, now=self.clock(), max_seconds=max_seconds)
@@ -156,23 +157,8 @@ class Ungater:
             return None
 
 
-def _has_same_needs(fresh: Pod, pod: Pod) -> bool:
-    """Whether this is the same pod, still gated, and nothing has changed that decides where it can run."""
-    return (
-        fresh.ref.uid == pod.ref.uid
-        and fresh.is_gated
-        and fresh.foreign_gates == pod.foreign_gates
-        and queue.kind(fresh) == queue.kind(pod)
-    )
-
-
-def _same_version(pod: Pod) -> list[dict[str, Any]]:
-    """JSON patch tests that fail unless the pod has the version that we know."""
-    return _tests({"/metadata/uid": pod.ref.uid or None, "/metadata/resourceVersion": pod.version or None})
-
-
-def _same_fields(manifest: PodJson) -> list[dict[str, Any]]:
-    """JSON patch tests that fail unless the fields that decide where the pod can run are unchanged.
+def _fields(manifest: PodJson) -> dict[str, Any]:
+    """Return the fields that decide where the pod can run, to be tested by the patch.
 
     The API server retries such a patch on conflicts. A client that writes to the pod all the time cannot keep it gated.
     """
@@ -183,8 +169,4 @@ def _same_fields(manifest: PodJson) -> list[dict[str, Any]]:
     }
     metadata = manifest["metadata"]
     fields = {"/metadata/uid": metadata["uid"], "/metadata/labels": metadata.get("labels"), "/spec": manifest["spec"]}
-    return _tests({**fields, **requested})
-
-
-def _tests(values: Mapping[str, Any]) -> list[dict[str, Any]]:
-    return [{"op": "test", "path": path, "value": value} for path, value in values.items() if value is not None]
+    return {**fields, **requested}

@@ -25,10 +25,7 @@ Group = tuple[str, str]  # namespace, name
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """Pods that are placed together; `group` is empty for a single pod.
-
-    order: the unit's place in the queue, by its lowest priority and the creation of its last member.
-    """
+    """Pods that are placed together, with their place in the queue; `group` is empty for a single pod."""
 
     members: tuple[Pod, ...]
     group: str = ""
@@ -228,10 +225,7 @@ class AllocationHolders:
         self._known: dict[str, tuple[GpuNode, frozenset[str]]] = {}
 
     def existing(self, nodes: Iterable[GpuNode], arranged: Arranged) -> ExistingAllocations:
-        """Read what the arranged pods have in `nodes`, which must be as stored.
-
-        Pending changes of this process do not count: no other process knows of them, and they may fail.
-        """
+        """Read what the arranged pods have in `nodes`, as stored: pending changes of this process may fail."""
         orders = {uid: unit.order for unit in arranged.units for uid in unit.uids}
         waiting = orders.keys() | {pod.ref.uid for pod, _ in arranged.held_back}
         shares: dict[str, NodeAllocation] = {}
