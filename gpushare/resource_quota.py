@@ -69,9 +69,11 @@ def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Reque
         amount, has = counted.get(resource, 0), held.get(resource, 0)
         if amount < has:
             counts, takes = (pod_requests.format_amount(resource, each) for each in (amount, has))
-            where = f"the ResourceQuota {name} of its namespace would count {counts} of {resource}"
-            said = f"name no init container in {contract.CONTAINER} if other containers have their own keys"
-            return f"{where}, but the shares of the pod take {takes}: {said}"
+            return (
+                f"the ResourceQuota {name} of its namespace would count {counts} of {resource}, but the shares of the "
+                f"pod take {takes}: name no init container in {contract.CONTAINER} if other containers have their own "
+                "keys"
+            )
     return None
 
 
