@@ -160,8 +160,11 @@ def why_no_room(node: NodeSpec, there: NodeInfo, shape: PodKey) -> str | None:
 
     gpushare's own resources are checked by `why_not_offered`.
     """
-    reasons = (rule(node, there, shape) for rule in RULES)
-    return next((reason for reason in reasons if reason is not None), None)
+    for rule in RULES:
+        reason = rule(node, there, shape)
+        if reason is not None:
+            return reason
+    return None
 
 
 def _shortage(node: NodeSpec, there: NodeInfo, amounts: tuple[tuple[str, int], ...]) -> str | None:

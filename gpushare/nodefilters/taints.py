@@ -6,7 +6,6 @@ The operators `Lt` and `Gt` tolerate nothing here: they are an alpha feature of 
 from __future__ import annotations
 
 import dataclasses
-import itertools
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
@@ -72,8 +71,8 @@ class Tolerated:
     def first_untolerated(self, taints: Iterable[Taint]) -> Taint | None:
         """Return the first taint that is not tolerated."""
         for taint in taints:
-            scopes = itertools.product((taint.key, ""), (taint.effect, ""))
-            if not any(scope in self._exists or (*scope, taint.value) in self._equal for scope in scopes):
+            scopes = ((taint.key, taint.effect), (taint.key, ""), ("", taint.effect), ("", ""))
+            if self._exists.isdisjoint(scopes) and self._equal.isdisjoint([(*scope, taint.value) for scope in scopes]):
                 return taint
         return None
 
