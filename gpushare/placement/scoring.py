@@ -34,7 +34,6 @@ _RARITY = 0.03
 # The cost, in GPUs, while the mix is unknown, of using part of an empty node of the largest size; it falls with the
 # square of the size. Less than half of this has no effect, twice as much cancels _RARITY.
 _UNUSED_NODE = 0.008
-_REPRICED_AFTER = 10  # node changes, or 1 % of the nodes if that is more
 _SHAPES = 256
 _MIN_PRICE = 1e-4  # GPUs: a lower price changes no choice
 
@@ -72,13 +71,12 @@ class _Now:
 class Scoring:
     """The costs of requests on the nodes of one grid."""
 
-    def __init__(self, grid: Grid, mix: Mix) -> None:
+    def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._mix = mix
-        self.worth = Worth(mix, grid.kinds)
+        self.worth = Worth(Mix(), grid.kinds)
         self._prices = pricing.free(self.worth)
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
-        self._priced_at = -_REPRICED_AFTER
+        self._priced_at = -1
         self._is_fixed = False
         self._generation = 0  # a new generation invalidates all costs
         self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
@@ -89,19 +87,17 @@ class Scoring:
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
-        """Return the tables of a mix; changes nothing."""
-        now = self._grid.now()
-        free = float(now.least_percent.sum()) / 100
-        largest = int((now.kind != ABSENT).sum(0).max(initial=0))
-        expecting, kinds = mix.expecting(gpus=free, largest=largest), tuple(self._grid.kinds)
-        return Worth(expecting, kinds, most_linked=self._grid.most_linked, before=self.worth)
+        """Return the tables of a mix; changes nothing. A mix that names no GPUs is one of this grid."""
+        if not mix.gpus:
+            of_nodes = (self._grid.now().kind != ABSENT).sum(0)
+            mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
+        return Worth(mix, tuple(self._grid.kinds), most_linked=self._grid.most_linked)
 
-    def learn(self, mix: Mix, worth: Worth) -> None:
-        """Price by this mix, with its tables, from now on."""
-        self._mix = mix
+    def learn(self, worth: Worth) -> None:
+        """Price by these tables from now on."""
         self.worth = worth
-        self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
-        self._priced_at = -_REPRICED_AFTER - self._grid.width
+        self._prices = pricing.free(self.worth)
+        self._priced_at = -1
         self._scarce = np.zeros(0, np.int64)
         self._generation += 1
 
@@ -137,7 +133,7 @@ class Scoring:
     @property
     def mix(self) -> Mix:
         """The mix that was learned last."""
-        return self._mix
+        return self.worth.mix
 
     @property
     def prices(self) -> Prices:
@@ -167,7 +163,7 @@ class Scoring:
     def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
         """Return the needs of each part for the known kinds."""
         if shape.policy == policies.DEFAULT and self._is_outgrown():
-            self.learn(self._mix, self.study(self._mix))
+            self.learn(self.study(self.mix))
         return tuple(self._needs_of(part, shape.constraints) for part in shape.parts)
 
     def _needs_of(self, part: DemandKey, constraints: Constraints) -> Needs:
@@ -308,18 +304,18 @@ class Scoring:
         """Update worth and prices to the grid."""
         grid = self._grid
         if self._is_outgrown():
-            self.learn(self._mix, self.study(self._mix))
+            self.learn(self.study(self.mix))
         self._update_worth()
-        if not self._is_fixed and grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
+        if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            self._rarity = _RARITY * self._mix.ignorance * (1 - self._part_of_kinds())
+            rarity = _RARITY * self.mix.ignorance
+            self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
             new = pricing.prices(
                 self.worth,
                 grid.columns.node_kind[:width],
                 self._now.node_worth[:width],
                 self._now.copies[:, :width],
-                before=self._prices,
             )
             if np.array_equal(new.sets, self._prices.sets):
                 new = dataclasses.replace(new, sets=self._prices.sets)  # the same object: nothing to price again
@@ -333,7 +329,7 @@ class Scoring:
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
         """Return [n] the cost of using an empty node that a pod might need as a whole."""
-        price = _UNUSED_NODE * self._mix.ignorance
+        price = _UNUSED_NODE * self.mix.ignorance
         if price < _MIN_PRICE:
             return 0.0
         now = self._grid.now()

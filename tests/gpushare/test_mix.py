@@ -1,3 +1,6 @@
+import dataclasses
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -32,31 +35,28 @@ def test_ignorance_falls_with_the_number_of_pods() -> None:
 WHOLE, EIGHT = (RequestClass(gpus, 100, Memory(percent=100)) for gpus in (1, 8))
 
 
+def expected(seen: Mix, largest: int = 8) -> Mapping[RequestClass, float]:
+    return dataclasses.replace(seen, gpus=800, largest=largest).expecting()
+
+
 @pytest.mark.parametrize("pods", [60, 6000])
 def test_whole_gpus_are_expected_while_no_pod_requests_any(pods: int) -> None:
-    expected = mix_of(pods, request="0.1").expecting(gpus=800, largest=8).weights
-    assert expected[WHOLE] == 40
-    assert expected[EIGHT] == 2
-    assert sum(expected.values()) == pods + 42
+    weights = expected(mix_of(pods, request="0.1"))
+    assert (weights[WHOLE], weights[EIGHT], sum(weights.values())) == (40, 2, pods + 42)
 
 
 def test_only_single_gpus_are_expected_where_no_node_has_several() -> None:
-    assert set(mix_of(60, request="0.1").expecting(gpus=800, largest=1).weights) == {
-        WHOLE,
-        *mix_of(60, request="0.1").weights,
-    }
+    assert expected(mix_of(60, request="0.1"), largest=1).keys() == {WHOLE, *mix_of(60, request="0.1").weights}
 
 
 def test_whole_gpus_that_the_pods_request_are_not_expected_on_top() -> None:
-    seen = mix_of(60, request="1")
-    assert seen.expecting(gpus=800, largest=1) == seen
-    assert set(seen.expecting(gpus=800, largest=8).weights) == {EIGHT, WHOLE}
-    sets = mix_of(60, gpus="2")
-    assert sets.expecting(gpus=800, largest=8) == sets
+    assert expected(mix_of(60, request="1"), largest=1) == {WHOLE: 60}
+    assert expected(mix_of(60, request="1")) == {WHOLE: 60, EIGHT: 2}
+    assert expected(mix_of(60, gpus="2")) == {RequestClass(2, 100, Memory(percent=100)): 60}
 
 
 def test_default_mix_expects_nothing_else() -> None:
-    assert Mix().expecting(gpus=800, largest=8) == Mix()
+    assert Mix(gpus=800, largest=8).expecting() == Mix().classes
 
 
 def test_rarest_classes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
