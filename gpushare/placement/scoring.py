@@ -34,7 +34,8 @@ _RARITY = 0.03
 # The cost, in GPUs, while the mix is unknown, of using part of an empty node of the largest size; it falls with the
 # square of the size. Less than half of this has no effect, twice as much cancels _RARITY.
 _UNUSED_NODE = 0.008
-_SHAPES = 256
+_SHAPES = 1024  # request keys with cached costs
+_CACHED_BYTES = 256 << 20  # of the costs of all request keys
 _MIN_PRICE = 1e-4  # GPUs: a lower price changes no choice
 
 _Counts = npt.NDArray[np.int16]
@@ -186,7 +187,8 @@ class Scoring:
                 size += part.gpus * np.maximum(part.request_percent, np.minimum(part.memory_percent, 100)) / 100
             none = np.zeros(0)
             kept = self._costs[shape] = Costs(needs, size, none, np.zeros((0, 0), np.int16), none)
-            if len(self._costs) > _SHAPES:
+            length = self._grid.columns.kind.shape[1]
+            if len(self._costs) > min(_SHAPES, _CACHED_BYTES // (length * (16 + 2 * len(self.worth.sets)))):
                 self._costs.popitem(last=False)
         elif any(len(part.passes) != len(self._grid.facts) for part in kept.needs):
             kept.needs = self.needs(shape)
