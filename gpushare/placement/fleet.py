@@ -74,7 +74,7 @@ class Fleet:
         return self._scoring.mix
 
     def study(self, mix: Mix) -> Worth:
-        """Compute the tables of a mix for `learn`. Takes tens of milliseconds and may run in another thread."""
+        """Compute the tables of a mix for `learn`. Takes about a tenth of a second and may run in another thread."""
         return self._scoring.study(mix)
 
     def learn(self, mix: Mix, worth: Worth | None = None) -> None:

@@ -28,7 +28,7 @@ _MAX_SETS = 12  # most common classes with several GPUs, which get prices
 _MIN_FREE = 1e-9
 _LINKED = 0.05  # GPUs, per GPU of a linked set; below `topology.UNLINKED_COST`, so that pods that need one take it
 _BROKEN = 0.97  # factor for a partly used GPU: only a whole one fits every request, also later
-_STEPS = 600
+_STEPS = 1200
 _FIRST_STEP = 0.2
 _SLOWER = 0.02
 
