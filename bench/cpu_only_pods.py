@@ -25,12 +25,14 @@ POLICY = "fragmentation"
 Form = Callable[[Sequence[Node], Sequence[Node], int], trace.Scheduler]
 FORMS: dict[str, Form] = {
     "by gpushare": lambda nodes, _others, _seed: own_policies.Gpushare(POLICY, nodes),
-    "by kube-scheduler": lambda nodes, _others, seed: BesideKubeScheduler(POLICY, nodes, (), seed, is_tainted=False),
+    "by kube-scheduler": lambda nodes, _others, seed: BesideKubeScheduler(
+        own_policies.Gpushare(POLICY, nodes), nodes, (), seed, is_tainted=False
+    ),
     "with nodes without GPUs": lambda nodes, others, seed: BesideKubeScheduler(
-        POLICY, nodes, others, seed, is_tainted=False
+        own_policies.Gpushare(POLICY, nodes), nodes, others, seed, is_tainted=False
     ),
     "with these, and the taint": lambda nodes, others, seed: BesideKubeScheduler(
-        POLICY, nodes, others, seed, is_tainted=True
+        own_policies.Gpushare(POLICY, nodes), nodes, others, seed, is_tainted=True
     ),
 }
 

@@ -8,7 +8,9 @@ is rejected. gpushare's figures come from the product's own Fleet, which learns 
 in advance. Pods without GPUs are placed by the same policy, as in the published experiments. Prints tables for people,
 then one JSON object a line per figure.
 
-`worlds` are clusters and demands unlike the published ones (`openb.worlds`).
+`worlds` are clusters and demands unlike the published ones (`openb.worlds`). In `LIST+kube-scheduler`, kube-scheduler's
+default scores place the pods without GPUs; in `LIST+taint` they may use openb's nodes without GPUs as well, and the GPU
+nodes have the taint PreferNoSchedule. `regression` are the lists and worlds to measure with every change of the engine.
 
 Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60,worlds] [--seeds 42,43,44]
     [--policies fragmentation,fgd,best-fit] [--churn 0.9] [--plot FILE.svg] [--jobs 2]
@@ -28,6 +30,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from openb import known_policies, own_policies, trace, worlds
+from openb.kube_scheduler import BesideKubeScheduler
 from openb.links import Links
 
 from gpushare import policies
@@ -35,6 +38,11 @@ from gpushare import policies
 OWN = tuple(policies.POLICIES)
 AGAINST = "fgd"
 DEFAULT_POLICIES = ("fragmentation", "fgd", "fgd-fuller", "best-fit", "first-fit")
+BESIDE, TAINTED = "+kube-scheduler", "+taint"
+REGRESSION = (
+    *("default", "gpushare60", "multigpu50", "gpuspec25", "gpuspec33", f"default{BESIDE}", f"default{TAINTED}"),
+    *("one-sided-full", "then-fours-full", "memory-first"),
+)
 WARM_UP, LIFETIMES = 2.0, 5.0  # of churn, in mean lifetimes
 POINTS = tuple(percent / 100 for percent in range(0, 131, 2))
 
@@ -67,16 +75,23 @@ class Result:
 
 def run(task: Task) -> Result:
     """Measure one pod list, policy and seed."""
+    others: list[trace.Node] = []
     if task.pods in worlds.WORLDS:
         nodes, pods = worlds.load(task.directory, task.pods, task.seed)
     else:
-        nodes, pods = trace.nodes(task.directory), trace.pods(task.directory, task.pods)
+        nodes = trace.nodes(task.directory)
+        pods = trace.pods(task.directory, task.pods.removesuffix(BESIDE).removesuffix(TAINTED))
+    if task.pods.endswith(TAINTED):
+        others = [node for node in trace.nodes(task.directory, of="all") if not node.gpus]
     gpus = sum(node.gpus for node in nodes)
-    scheduler: trace.Scheduler = (
+    ours = (
         own_policies.Gpushare(task.policy, nodes)
         if task.policy in OWN
         else known_policies.KnownPolicy(task.policy, nodes, pods, task.seed)
     )
+    scheduler: trace.Scheduler = ours
+    if task.pods.endswith((BESIDE, TAINTED)):
+        scheduler = BesideKubeScheduler(ours, nodes, others, task.seed, is_tainted=bool(others))
     if task.churn is None:
         arriving = pods if task.pods in worlds.WORLDS else trace.fill(pods, gpus, task.seed)
         return fill(task, scheduler, arriving, 100 * gpus, Links(nodes))
@@ -227,8 +242,9 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a plot to this file, .svg or .png")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     chosen = parser.parse_args()
+    sets = {"worlds": list(worlds.WORLDS), "regression": list(REGRESSION)}
     chosen.traces = chosen.traces or trace.traces(chosen.openb)
-    chosen.traces = [name for word in chosen.traces for name in (worlds.WORLDS if word == "worlds" else [word])]
+    chosen.traces = [name for word in chosen.traces for name in sets.get(word, [word])]
     for policy in chosen.policies:
         if policy not in (*OWN, *known_policies.POLICIES):
             parser.error(f"invalid --policies {policy}: must be of {', '.join((*OWN, *known_policies.POLICIES))}")

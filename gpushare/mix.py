@@ -15,9 +15,10 @@ from gpushare.request import NO_CONSTRAINTS, Constraints, Demand, Request
 
 ENOUGH_PODS = 50  # with fewer pods the default mix is a better guess
 MAX_CLASSES = 512  # the rarest beyond this are dropped
-UNSEEN = 0.05  # part of the free GPUs expected to be requested one by one, beyond the pods seen so far
-UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once; shrinks as the mix grows
-MANY_PODS = 300  # from here on UNSEEN_SETS shrinks
+UNSEEN = 0.05  # part of all GPUs expected to be requested one by one, while no pod requests whole GPUs
+UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once, while no pod requests several
+SEEN = 0.2  # part of the demand from which whole GPUs are known, so that no more of them are expected
+SEEN_SETS = 0.05  # the same for several GPUs
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -58,10 +59,15 @@ _DEFAULT: Mapping[RequestClass, float] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Mix:
-    """The weight of each class, and the number of pods that they were learned from."""
+    """The weight of each class, and the cluster that they were learned in.
+
+    pods: with a share. gpus: of all nodes. largest: GPUs of the largest node.
+    """
 
     weights: Mapping[RequestClass, float] = dataclasses.field(default_factory=dict)
     pods: int = 0
+    gpus: int = 0
+    largest: int = 0
 
     @classmethod
     def from_counts(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
@@ -74,21 +80,28 @@ class Mix:
         """The weight of each class; the default mix until there are enough pods."""
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
 
-    def expecting(self, *, gpus: float, largest: int) -> Mix:
-        """Return the mix with a small demand for whole free GPUs added; the more pods, the smaller.
+    def expecting(self) -> Mapping[RequestClass, float]:
+        """Return the classes with a demand for whole GPUs added, unless enough of the pods request some already.
 
         Without it the first pods of a cluster, if all alike with much CPU, would be spread over all nodes, because only
-        more of the same would be expected, and no node would stay empty. largest: GPUs of the largest node.
+        more of the same would be expected, and no node would stay empty. Once the pods request whole GPUs, the mix
+        knows their CPU and memory; expected ones need none, which would make CPU look less scarce than it is.
         """
         if self.pods < ENOUGH_PODS or not self.weights:
-            return self
+            return self.classes
+        every = whole = several = 0.0
         weights = dict(self.weights)
-        sets = UNSEEN_SETS * min(1.0, MANY_PODS / self.pods)
-        expected = {1: UNSEEN, largest: sets} if largest > 1 else {1: UNSEEN}
-        for size, part in expected.items():
-            whole = RequestClass(size, 100, Memory(percent=100))
-            weights[whole] = weights.get(whole, 0.0) + part * gpus / size
-        return dataclasses.replace(self, weights=weights)
+        for asked, weight in self.weights.items():
+            demand = weight * asked.gpus * max(asked.request_percent, 1)
+            every += demand
+            whole += demand if asked.request_percent == 100 else 0.0
+            several += demand if asked.gpus > 1 else 0.0
+        unseen = {self.largest: UNSEEN_SETS * (1 - several / SEEN_SETS / every), 1: UNSEEN * (1 - whole / SEEN / every)}
+        for size, part in unseen.items():
+            if part > 0 and self.gpus:
+                expected = RequestClass(size, 100, Memory(percent=100))
+                weights[expected] = weights.get(expected, 0.0) + part * self.gpus / size
+        return weights
 
     @property
     def ignorance(self) -> float:

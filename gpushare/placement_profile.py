@@ -38,8 +38,9 @@ class PlacementProfile:
 
     def data(self) -> dict[str, str]:
         """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""
+        cluster = {"pods": self.mix.pods, "gpus": self.mix.gpus, "largest": self.mix.largest}
         classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
-        while len(text := json.dumps({"pods": self.mix.pods, "classes": [*map(_class, classes)]})) > MAX_BYTES:
+        while len(text := json.dumps({**cluster, "classes": [*map(_class, classes)]})) > MAX_BYTES:
             classes = classes[: len(classes) // 2]
         return {_POLICY: self.policy, _MIX: text}
 
@@ -53,7 +54,8 @@ class PlacementProfile:
         try:
             document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
             weights = dict(map(_read, document["classes"]))
-            return cls(policy, Mix(weights, pods=int(document["pods"])))
+            gpus, largest = (_whole(document.get(key, 0)) for key in ("gpus", "largest"))
+            return cls(policy, Mix(weights, pods=int(document["pods"]), gpus=gpus, largest=largest))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error

@@ -111,6 +111,10 @@ class KnownPolicy:
     def remove(self, pod: Pod, placed: Placed) -> None:
         self._add(pod, placed, 1)
 
+    def occupy(self, number: int, pod: Pod, sign: int) -> None:
+        """Subtract the pod's CPU and memory from a node (sign 1), or add them back (-1)."""
+        self._add(pod, Placed(number, ()), -sign)
+
     def _fits(self, pod: Pod, state: State) -> Bools:
         fits: Bools = (state.cpu >= pod.cpu_milli) & (state.memory >= pod.memory_mib)
         if pod.models:

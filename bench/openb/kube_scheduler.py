@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from openb.known_policies import KnownPolicy
 from openb.own_policies import Gpushare
 from openb.trace import Node, Placed, Pod
 
@@ -19,15 +20,21 @@ TAINT_WEIGHT = 3
 
 
 class BesideKubeScheduler:
-    """A cluster where gpushare places pods with shares and kube-scheduler the others.
+    """A cluster where `ours` places pods with shares on the nodes, and kube-scheduler the others, there and elsewhere.
 
     is_tainted: GPU nodes have PreferNoSchedule.
     """
 
     def __init__(
-        self, policy: str, nodes: Sequence[Node], others: Sequence[Node], seed: int, *, is_tainted: bool
+        self,
+        ours: Gpushare | KnownPolicy,
+        nodes: Sequence[Node],
+        others: Sequence[Node],
+        seed: int,
+        *,
+        is_tainted: bool,
     ) -> None:
-        self._ours = Gpushare(policy, nodes)
+        self._ours = ours
         self._gpu_nodes = len(nodes)
         every = [*nodes, *others]
         self._has = np.array([(node.cpu_milli, node.memory_mib) for node in every], float)

@@ -18,7 +18,7 @@ class Links:
 
     def add(self, placed: Placed) -> None:
         """Count a placed pod."""
-        linked = self._linked[placed.node]
+        linked = self._linked[placed.node] if placed.gpus else 0
         if linked:
             groups = {index // linked for index in placed.gpus}
             self._pods[len(placed.gpus), len(groups) == 1] += 1

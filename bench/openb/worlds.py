@@ -95,6 +95,16 @@ def _one_sided(*sets: int) -> Demand:
     return demand
 
 
+def _memory_first(nodes: Sequence[Node], _: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
+    """Request an eighth of all GPUs as small shares with much host memory, then sets of four GPUs."""
+    total, asked = 100 * sum(node.gpus for node in nodes), 0.0
+    while True:
+        small = Pod(1000, 16 * 1024, 1, draw.choice((10, 30)), ())
+        pod = small if asked < total / 8 else Pod(32_000, 128 * 1024, 4, WHOLE_GPU, ())
+        asked += pod.size
+        yield pod
+
+
 def _thirds(_: Sequence[Node], pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:
     """Let half of the GPU pods request 0.33 of a GPU; the others stay as listed."""
     for pod in _drawn([pod for pod in pods if pod.gpus], draw):
@@ -181,6 +191,9 @@ WORLDS: Mapping[str, World] = {
     "one-sided": World("small shares that ask for much CPU, then 1, 4 and 8 whole GPUs", _one_sided(1, 4, 8)),
     "then-eights": World("small shares that ask for much CPU, then 8 whole GPUs", _one_sided(8)),
     "then-fours": World("small shares that ask for much CPU, then 4 whole GPUs", _one_sided(4)),
+    "one-sided-full": World("the world one-sided on all nodes", _one_sided(1, 4, 8), part=1),
+    "then-fours-full": World("the world then-fours on all nodes", _one_sided(4), part=1),
+    "memory-first": World("small shares that ask for much memory, then 4 whole GPUs", _memory_first),
     "drift": World("shares, then several GPUs", _drift),
     "half-several": World("half of the demand is for several GPUs", _several),
     "only-shares": World("nothing but shares", _only_shares),

@@ -40,7 +40,7 @@ class Fleet:
     def __init__(self) -> None:
         self._grid = Grid()
         self._views: dict[str, NodeView] = {}
-        self._scoring = Scoring(self._grid, Mix())
+        self._scoring = Scoring(self._grid)
 
     def __len__(self) -> int:
         return len(self._views)
@@ -74,12 +74,12 @@ class Fleet:
         return self._scoring.mix
 
     def study(self, mix: Mix) -> Worth:
-        """Compute the tables of a mix for `learn`. Takes tens of milliseconds and may run in another thread."""
+        """Compute the tables of a mix for `learn`. Takes about a tenth of a second and may run in another thread."""
         return self._scoring.study(mix)
 
     def learn(self, mix: Mix, worth: Worth | None = None) -> None:
         """Price by this mix from now on. All cached costs are dropped, so do it only now and then."""
-        self._scoring.learn(mix, worth or self.study(mix))
+        self._scoring.learn(worth or self.study(mix))
 
     def place(
         self,
@@ -121,7 +121,7 @@ class Fleet:
 
     def vacancies(self, prices: Prices) -> Vacancies:
         """Return empty vacancies, valued by this fleet's mix at these prices."""
-        return Vacancies(self._scoring.mix, self._scoring.worth, self._grid.kinds, prices)
+        return Vacancies(self._scoring.worth, self._grid.kinds, prices)
 
     def lowest(self, request: Request, *, host: Host = NO_HOST) -> float:
         """Return the lowest cost of a pod by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""

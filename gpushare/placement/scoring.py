@@ -34,8 +34,8 @@ _RARITY = 0.03
 # The cost, in GPUs, while the mix is unknown, of using part of an empty node of the largest size; it falls with the
 # square of the size. Less than half of this has no effect, twice as much cancels _RARITY.
 _UNUSED_NODE = 0.008
-_REPRICED_AFTER = 10  # node changes, or 1 % of the nodes if that is more
-_SHAPES = 256
+_SHAPES = 1024  # request keys with cached costs
+_CACHED_BYTES = 256 << 20  # of the costs of all request keys
 _MIN_PRICE = 1e-4  # GPUs: a lower price changes no choice
 
 _Counts = npt.NDArray[np.int16]
@@ -72,13 +72,12 @@ class _Now:
 class Scoring:
     """The costs of requests on the nodes of one grid."""
 
-    def __init__(self, grid: Grid, mix: Mix) -> None:
+    def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self._mix = mix
-        self.worth = Worth(mix, grid.kinds)
+        self.worth = Worth(Mix(), grid.kinds)
         self._prices = pricing.free(self.worth)
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
-        self._priced_at = -_REPRICED_AFTER
+        self._priced_at = -1
         self._is_fixed = False
         self._generation = 0  # a new generation invalidates all costs
         self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
@@ -89,19 +88,17 @@ class Scoring:
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
-        """Return the tables of a mix; changes nothing."""
-        now = self._grid.now()
-        free = float(now.least_percent.sum()) / 100
-        largest = int((now.kind != ABSENT).sum(0).max(initial=0))
-        expecting, kinds = mix.expecting(gpus=free, largest=largest), tuple(self._grid.kinds)
-        return Worth(expecting, kinds, most_linked=self._grid.most_linked, before=self.worth)
+        """Return the tables of a mix; changes nothing. A mix that names no GPUs is one of this grid."""
+        if not mix.gpus:
+            of_nodes = (self._grid.now().kind != ABSENT).sum(0)
+            mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
+        return Worth(mix, tuple(self._grid.kinds), most_linked=self._grid.most_linked)
 
-    def learn(self, mix: Mix, worth: Worth) -> None:
-        """Price by this mix, with its tables, from now on."""
-        self._mix = mix
+    def learn(self, worth: Worth) -> None:
+        """Price by these tables from now on."""
         self.worth = worth
-        self._prices = dataclasses.replace(pricing.free(self.worth), kinds=self._prices.kinds)
-        self._priced_at = -_REPRICED_AFTER - self._grid.width
+        self._prices = pricing.free(self.worth)
+        self._priced_at = -1
         self._scarce = np.zeros(0, np.int64)
         self._generation += 1
 
@@ -137,7 +134,7 @@ class Scoring:
     @property
     def mix(self) -> Mix:
         """The mix that was learned last."""
-        return self._mix
+        return self.worth.mix
 
     @property
     def prices(self) -> Prices:
@@ -167,7 +164,7 @@ class Scoring:
     def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
         """Return the needs of each part for the known kinds."""
         if shape.policy == policies.DEFAULT and self._is_outgrown():
-            self.learn(self._mix, self.study(self._mix))
+            self.learn(self.study(self.mix))
         return tuple(self._needs_of(part, shape.constraints) for part in shape.parts)
 
     def _needs_of(self, part: DemandKey, constraints: Constraints) -> Needs:
@@ -190,7 +187,8 @@ class Scoring:
                 size += part.gpus * np.maximum(part.request_percent, np.minimum(part.memory_percent, 100)) / 100
             none = np.zeros(0)
             kept = self._costs[shape] = Costs(needs, size, none, np.zeros((0, 0), np.int16), none)
-            if len(self._costs) > _SHAPES:
+            length = self._grid.columns.kind.shape[1]
+            if len(self._costs) > min(_SHAPES, _CACHED_BYTES // (length * (16 + 2 * len(self.worth.sets)))):
                 self._costs.popitem(last=False)
         elif any(len(part.passes) != len(self._grid.facts) for part in kept.needs):
             kept.needs = self.needs(shape)
@@ -308,18 +306,18 @@ class Scoring:
         """Update worth and prices to the grid."""
         grid = self._grid
         if self._is_outgrown():
-            self.learn(self._mix, self.study(self._mix))
+            self.learn(self.study(self.mix))
         self._update_worth()
-        if not self._is_fixed and grid.clock - self._priced_at >= max(_REPRICED_AFTER, len(grid.slots) // 100):
+        if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            self._rarity = _RARITY * self._mix.ignorance * (1 - self._part_of_kinds())
+            rarity = _RARITY * self.mix.ignorance
+            self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
             new = pricing.prices(
                 self.worth,
                 grid.columns.node_kind[:width],
                 self._now.node_worth[:width],
                 self._now.copies[:, :width],
-                before=self._prices,
             )
             if np.array_equal(new.sets, self._prices.sets):
                 new = dataclasses.replace(new, sets=self._prices.sets)  # the same object: nothing to price again
@@ -333,7 +331,7 @@ class Scoring:
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
         """Return [n] the cost of using an empty node that a pod might need as a whole."""
-        price = _UNUSED_NODE * self._mix.ignorance
+        price = _UNUSED_NODE * self.mix.ignorance
         if price < _MIN_PRICE:
             return 0.0
         now = self._grid.now()

@@ -14,7 +14,7 @@ import numpy as np
 
 from gpushare import policies
 from gpushare.gpunode import Gpu
-from gpushare.mix import Host, Mix
+from gpushare.mix import Host
 from gpushare.placement.grid import Floats, Grid, Ints, Room
 from gpushare.placement.pricing import Prices
 from gpushare.placement.request_key import RequestKey
@@ -29,14 +29,14 @@ _NOBODY = -1
 class Vacancies:
     """Vacancies by key; a key keeps its slot until it is dropped. Not thread-safe."""
 
-    def __init__(self, mix: Mix, worth: Worth, kinds: Sequence[Gpu | None], prices: Prices) -> None:
+    def __init__(self, worth: Worth, kinds: Sequence[Gpu | None], prices: Prices) -> None:
         """`worth`: the mix's tables; `kinds`: the GPU kinds that worth and prices are indexed by."""
         self._grid = Grid()
         for kind in kinds:
             if kind is not None:
                 self._grid.kind_of(kind)
-        self._scoring = Scoring(self._grid, mix)
-        self._scoring.learn(mix, worth)
+        self._scoring = Scoring(self._grid)
+        self._scoring.learn(worth)
         self._scoring.fix(prices)
         self._prices = prices
 

@@ -11,7 +11,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
@@ -28,9 +28,7 @@ _MAX_SETS = 12  # most common classes with several GPUs, which get prices
 _MIN_FREE = 1e-9
 _LINKED = 0.05  # GPUs, per GPU of a linked set; below `topology.UNLINKED_COST`, so that pods that need one take it
 _BROKEN = 0.97  # factor for a partly used GPU: only a whole one fits every request, also later
-STEPS = 600
-STEPS_AGAIN = 300  # when starting from the duals of a similar mix, which saves the first steps
-_SIMILAR = 0.9  # part of the demand that must have duals already
+_STEPS = 1200
 _FIRST_STEP = 0.2
 _SLOWER = 0.02
 
@@ -147,18 +145,15 @@ class Curve:
 class Worth:
     """The tables of one mix for the known kinds of GPU."""
 
-    def __init__(
-        self, mix: Mix, kinds: Sequence[Gpu | None], *, most_linked: int = 1, before: Worth | None = None
-    ) -> None:
-        """most_linked: size of the largest link group. `before`: the tables of an earlier mix, to start from."""
+    def __init__(self, mix: Mix, kinds: Sequence[Gpu | None], *, most_linked: int = 1) -> None:
+        """most_linked: size of the largest link group."""
+        self.mix = mix
         self.kinds = len(kinds)
         self.most_linked = most_linked
-        self.scarcity: dict[str, dict[int, float]] = {}
-        classes = [_Class(asked, weight, kinds) for asked, weight in mix.classes.items()]
-        tables = _Tables(before.scarcity if before else {}, self.scarcity)
-        self.compute = tables.of("compute of all", ((pods, pods.asked.request_percent) for pods in classes))  # [POINTS]
+        classes = [_Class(asked, weight, kinds) for asked, weight in mix.expecting().items()]
+        self.compute = _table((pods, pods.asked.request_percent) for pods in classes)  # [POINTS]
         memory = [
-            tables.of(f"memory of {kind}", ((pods, int(pods.needs.memory_percent[number])) for pods in classes))
+            _table((pods, int(pods.needs.memory_percent[number])) for pods in classes)
             for number, kind in enumerate(kinds)
             if kind
         ]
@@ -232,25 +227,13 @@ class _Class:
         self.gpus = float(self.size.max())  # GPUs requested; 0 if it fits nowhere
 
 
-class _Tables:
-    """Worth by free percent, computed once for equal sizes."""
-
-    def __init__(self, before: Mapping[str, dict[int, float]], scarcity: dict[str, dict[int, float]]) -> None:
-        self._before = before
-        self._scarcity = scarcity
-        self._known: dict[tuple[tuple[int, float], ...], Floats] = {}
-
-    def of(self, name: str, sizes: Iterable[tuple[_Class, int]]) -> Floats:
-        """Return the table of these sizes in percent; `name` finds the duals of an earlier mix."""
-        weights: dict[int, float] = {}
-        for pods, percent in sizes:
-            if 1 <= percent <= 100:
-                weights[percent] = weights.get(percent, 0.0) + pods.weight * pods.asked.gpus
-        key = tuple(sorted(weights.items()))
-        if key not in self._known:
-            worth, self._scarcity[name] = cutting_stock(weights, self._before.get(name, {}))
-            self._known[key] = np.array([_BROKEN * part for part in worth[:-1]] + worth[-1:])
-        return self._known[key]
+def _table(sizes: Iterable[tuple[_Class, int]]) -> Floats:
+    """Return the worth by free percent [POINTS] for these sizes in percent; the same array for the same sizes."""
+    weights: dict[int, float] = {}
+    for pods, percent in sizes:
+        if 1 <= percent <= 100:
+            weights[percent] = weights.get(percent, 0.0) + pods.weight * pods.asked.gpus
+    return cutting_stock(tuple(sorted(weights.items())))
 
 
 def _points(classes: Sequence[_Class], kind: int, need: Callable[[_Class], int]) -> tuple[Floats, Floats]:
@@ -275,10 +258,9 @@ def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
     return np.array(list(parts), np.bool_), np.array([part / total for part in parts.values()])
 
 
-def cutting_stock(weights: Mapping[int, float], scarcity: Mapping[int, float]) -> tuple[list[float], dict[int, float]]:
-    """Return the worth of 0 to 100 free percent, 0 to 1, and the duals to start from the next time.
-
-    weights: how often each size (1 to 100 percent) is requested. scarcity: duals of an earlier mix, or empty.
+@functools.lru_cache(maxsize=64)
+def cutting_stock(weights: tuple[tuple[int, float], ...]) -> Floats:
+    """Return the worth of 0 to 100 free percent, 0 to 1. weights: how often each size (1 to 100) is requested.
 
     This is the linear programme of the cutting-stock problem: fill GPUs with patterns of sizes so that most is used,
     with no more of a size than the mix has. Its duals are the scarcity of each size, above all of small ones that fill
@@ -286,38 +268,21 @@ def cutting_stock(weights: Mapping[int, float], scarcity: Mapping[int, float]) -
     is worth almost nothing if no pod requests so little, and 0.5 is half a GPU if halves are plentiful. Solved by
     subgradient steps, each an unbounded knapsack over whole percents; the later steps are averaged.
     """
-    solved, duals = _solve(tuple(sorted(weights.items())), tuple(sorted(scarcity.items())))
-    return list(solved), dict(duals)
-
-
-@functools.lru_cache(maxsize=64)
-def _solve(
-    wanted: tuple[tuple[int, float], ...], earlier: tuple[tuple[int, float], ...]
-) -> tuple[Sequence[float], Mapping[int, float]]:
-    weights, scarcity = dict(wanted), dict(earlier)
-    sizes = [size for size in sorted(weights) if weights[size] > 0]
-    if not sizes:
-        return [percent / 100 for percent in range(101)], {}
-    mean = sum(size * weights[size] for size in sizes) / 100
-    supply = [weights[size] / mean for size in sizes]  # of each size per GPU, so that the sizes add up to one GPU
-    known = sum(weights[size] for size in sizes if size in scarcity) >= _SIMILAR * sum(weights.values())
-    duals = [scarcity.get(size, 0.0) if known else 0.0 for size in sizes]
-    steps, begin = (STEPS_AGAIN, STEPS - STEPS_AGAIN) if known else (STEPS, 0)
-    total = [0.0] * 101
-    mean_duals = [0.0] * len(sizes)
-    for step in range(steps):
+    sizes = [size for size, weight in weights if weight > 0]
+    mean = sum(size * weight for size, weight in weights) / 100
+    supply = [weight / mean for _, weight in weights if weight > 0]  # per GPU, so that the sizes add up to one GPU
+    duals = [0.0] * len(sizes)
+    total = np.zeros(POINTS)
+    for step in range(_STEPS if sizes else 0):
         best, used = _knapsack(sizes, duals)
-        rate = _FIRST_STEP / (1 + (begin + step) * _SLOWER)
+        rate = _FIRST_STEP / (1 + step * _SLOWER)
         for item, size in enumerate(sizes):
             duals[item] = max(0.0, duals[item] + rate * (used[item] - supply[item]) * size / 100)
-        if step >= steps // 2:
-            total = [so_far + part for so_far, part in zip(total, best, strict=True)]
-            mean_duals = [so_far + dual for so_far, dual in zip(mean_duals, duals, strict=True)]
-    rounds = steps - steps // 2
-    whole = total[100]
-    if whole <= 0:
-        return [percent / 100 for percent in range(101)], {}
-    return [part / whole for part in total], {size: dual / rounds for size, dual in zip(sizes, mean_duals, strict=True)}
+        if step >= _STEPS // 2:
+            total += best
+    worth: Floats = total / total[-1] if total[-1] > 0 else np.arange(POINTS) / 100
+    worth[:-1] *= _BROKEN
+    return worth
 
 
 def _knapsack(sizes: list[int], duals: list[float]) -> tuple[list[float], list[int]]:

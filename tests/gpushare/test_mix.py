@@ -1,3 +1,6 @@
+import dataclasses
+from collections.abc import Mapping
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,23 +32,31 @@ def test_ignorance_falls_with_the_number_of_pods() -> None:
     assert known[1] > known[2] > known[3] > 0
 
 
-def test_unseen_demand_counts_less_with_more_pods() -> None:
-    whole = RequestClass(1, 100, Memory(percent=100))
-    for pods in (60, 6000):
-        expected = mix_of(pods, request="0.1").expecting(gpus=800, largest=1)
-        assert expected.weights[whole] == 40
-        assert sum(expected.weights.values()) == pods + 40
+WHOLE, EIGHT = (RequestClass(gpus, 100, Memory(percent=100)) for gpus in (1, 8))
 
 
-def test_unseen_sets_count_less_in_a_mix_of_many_pods() -> None:
-    eight = RequestClass(8, 100, Memory(percent=100))
-    few, many = (mix_of(pods, request="0.1").expecting(gpus=800, largest=8) for pods in (60, 10 * mix.MANY_PODS))
-    assert few.weights[eight] == pytest.approx(2)
-    assert many.weights[eight] == pytest.approx(0.2)
+def expected(seen: Mix, largest: int = 8) -> Mapping[RequestClass, float]:
+    return dataclasses.replace(seen, gpus=800, largest=largest).expecting()
+
+
+@pytest.mark.parametrize("pods", [60, 6000])
+def test_whole_gpus_are_expected_while_no_pod_requests_any(pods: int) -> None:
+    weights = expected(mix_of(pods, request="0.1"))
+    assert (weights[WHOLE], weights[EIGHT], sum(weights.values())) == (40, 2, pods + 42)
+
+
+def test_only_single_gpus_are_expected_where_no_node_has_several() -> None:
+    assert expected(mix_of(60, request="0.1"), largest=1).keys() == {WHOLE, *mix_of(60, request="0.1").weights}
+
+
+def test_whole_gpus_that_the_pods_request_are_not_expected_on_top() -> None:
+    assert expected(mix_of(60, request="1"), largest=1) == {WHOLE: 60}
+    assert expected(mix_of(60, request="1")) == {WHOLE: 60, EIGHT: 2}
+    assert expected(mix_of(60, gpus="2")) == {RequestClass(2, 100, Memory(percent=100)): 60}
 
 
 def test_default_mix_expects_nothing_else() -> None:
-    assert Mix().expecting(gpus=800, largest=8) == Mix()
+    assert Mix(gpus=800, largest=8).expecting() == Mix().classes
 
 
 def test_rarest_classes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,6 +62,7 @@ class Release:
 NAMES: Mapping[str, Mapping[str, str]] = {
     "0.2.0": {
         "deviceplugin.live": r"deviceplugin\.modes",
+        "from gpushare.gpu import Mode": r"from gpushare\.gpunode import Mode",
         "from deviceplugin.arbiter import loss, record": r"from deviceplugin\.arbiter import share_ledger",
         "loss.read": r"share_ledger\.read_loss",
         "loss.write": r"share_ledger\.write_loss",

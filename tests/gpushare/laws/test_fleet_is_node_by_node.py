@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpushare import ledger, placement, policies
 from gpushare.allocation import PodRef
 from gpushare.gpunode import GpuNode
-from gpushare.mix import Host, Mix
+from gpushare.mix import Host
 from gpushare.placement import NodeView, Placement, gpu_selection
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Grid, Room
@@ -192,7 +192,7 @@ def test_arrays_choose_the_same_gpus_as_one_node(node: GpuNode, request: Request
     if isinstance(answer, Refusal):
         return
     grid = Grid()
-    scoring = Scoring(grid, Mix())
+    scoring = Scoring(grid)
     grid.put(NodeView.from_node(node), Room())
     shape = RequestKey.for_request(asked, policy="fragmentation")
     before = gpu_selection.begin(shape, grid, None).left
