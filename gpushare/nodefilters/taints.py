@@ -78,11 +78,6 @@ class Tolerated:
         return None
 
 
-def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> Taint | None:
-    """Return the first taint that these tolerations do not cover."""
-    return Tolerated(tolerated).first_untolerated(taints)
-
-
 def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
     """Return the taints that are in the Node's spec, without those that stand for a cordon or readiness."""
     return tuple(taint for taint in taints if not taint.phrase)
