@@ -26,7 +26,6 @@ PODS: Final = "pods"
 
 _NANOS: Final = 10**9  # Kubernetes keeps quantities to nine decimal places
 _PLAIN: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
-_POD_LEVEL: Final = frozenset({CPU, MEMORY})
 _HUGE_PAGES: Final = "hugepages-"
 _ATTACHABLE: Final = "attachable-volumes-"
 
@@ -64,7 +63,7 @@ def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
     whole = _declared(spec.get("resources"))
     if held is not None and held.of_pod is not None:
         whole = {name: held.effective(whole, held.of_pod).get(name, 0) for name in whole}
-    total.update((name, amount) for name, amount in whole.items() if _is_pod_level(name))
+    total.update((name, whole[name]) for name in whole if name in {CPU, MEMORY} or name.startswith(_HUGE_PAGES))
     _add(total, _read(spec.get("overhead")))
     return {name: amount for name, amount in _rounded(total).items() if amount and is_counted(name)}
 
@@ -123,10 +122,6 @@ def _nanos(text: str) -> int:
 def _rounded(nanos: Mapping[str, int]) -> dict[str, int]:
     """Round complete sums up: CPU to milli-CPUs, everything else to whole units."""
     return {name: -(-amount // (_NANOS // 1000 if name == CPU else _NANOS)) for name, amount in nanos.items()}
-
-
-def _is_pod_level(name: str) -> bool:
-    return name in _POD_LEVEL or name.startswith(_HUGE_PAGES)
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:

@@ -45,7 +45,7 @@ class Workload:
     def repelled(self, node: Mapping[str, Any]) -> taints.Taint | None:
         """Return the first taint of the node that a DaemonSet's pod of this kind does not tolerate."""
         tolerated = taints.Tolerated((*taints.tolerations(self.pod.get("tolerations")), *_OF_DAEMONSETS))
-        return tolerated.first_untolerated(taints.repelling((node.get("spec") or {}).get("taints")))
+        return tolerated.first_untolerated(taints.of_effect(at(node, "spec", "taints"), *taints.REPELLING))
 
     def containers(self) -> Iterator[Mapping[str, Any]]:
         """Its containers, including init containers."""
