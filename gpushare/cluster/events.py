@@ -1,12 +1,9 @@
 """Kubernetes Events: the sentences that `kubectl describe` shows under an object.
 
-An Event must never delay or fail the work that it reports: `record` only puts it in a bounded queue. Events that the
-API server rejects are logged and dropped. Events that it cannot take now are retried, because most occur only once.
-
-A repetition must cost next to nothing: a waiting pod has the same reason every second. The first occurrence makes an
-Event; repetitions are counted, and the Event's series is updated once in a while. A sentence that differs a little each
-time (free bytes, on a busy cluster) must not become a stream of Events either: for one object and reason, the first few
-different sentences pass, and after them a slow, steady rate.
+An Event must never delay or fail the work that it reports: `record` only puts it in a bounded queue. Rejected Events
+are logged and dropped; those that the API server cannot take now are retried, because most occur only once. A waiting
+pod has the same reason every second, so repetitions are counted, and the Event's series is updated once in a while. For
+one object and reason, the first few different sentences pass, and after them a slow, steady rate.
 """
 
 from __future__ import annotations

@@ -1,14 +1,10 @@
 """Keeps a store current with a collection of the API server: lists once, then watches, for ever.
 
-The odd cases make it trustworthy. A watch that has fallen too far behind (410, as an HTTP status or as an event) leads
-to a new list, whose difference to the store is reported like any other change, with pauses for the event loop if it is
-long. A list is stored as it arrives: it takes no more memory than a second copy of what changed. Lists after the first
-never go back in time: they request a version no older than the last one seen, because another API server may lag
-behind. If the API server refuses that, the next list is a consistent read, which cannot be too old or too new.
-
-An etcd that is restored from a backup counts its versions again. A watch from a version in the future is accepted and
-stays silent until the count gets there. So after a broken watch, the informer first checks that the version exists. A
-list that is older than the last one seen is accepted and reported as such: see `went_back`.
+A watch that has fallen too far behind (410) leads to a new list, whose difference to the store is reported like any
+other change. Lists after the first request a version no older than the last one seen, because another API server may
+lag behind. If the API server refuses that, the next list is a consistent read. An etcd that is restored from a backup
+counts its versions again, and a watch from a version in the future is accepted but silent. So after a broken watch, the
+informer first checks that the version exists. A list that is older than the last one is reported: see `went_back`.
 """
 
 from __future__ import annotations

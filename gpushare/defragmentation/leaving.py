@@ -270,10 +270,8 @@ def _with_more(
 
 
 def _holds(movers: Iterable[Mover], cpu_milli: float, memory_bytes: float) -> bool:
-    hosts = [mover.host for mover in movers]
-    return (
-        sum(host.cpu_milli for host in hosts) >= cpu_milli and sum(host.memory_bytes for host in hosts) >= memory_bytes
-    )
+    cpus, sizes = zip((0, 0), *((mover.host.cpu_milli, mover.host.memory_bytes) for mover in movers), strict=True)
+    return bool(sum(cpus) >= cpu_milli and sum(sizes) >= memory_bytes)
 
 
 def _smallest_sets(

@@ -105,7 +105,7 @@ class MoveSimulator:
         """Make room for a pod with the fewest moves; return them and the pod's GPUs, or None."""
         options = leaving.options(self._world, asked, self._may_leave)
         tries = (self._try(asked, options, most, (), ()) for most in range(1, leaving.MAX_MOVES + 1))
-        return next((room for room in tries if room is not None), None)
+        return next(filter(None, tries), None)
 
     def relocate(self, mover: Mover, outer: Closed = ()) -> Move | None:
         """Move one pod to where placement puts it while its GPUs are cordoned; None if it fits nowhere else.

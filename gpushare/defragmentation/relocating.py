@@ -139,7 +139,7 @@ class _Plan:
         No pod is moved for pods of a lower priority. A gated pod may take the place meant for the chain's next pod, and
         the chain ends there.
         """
-        before = self._worth()
+        before = self._chains.worth(self._world.usable())
         moves: list[Move] = []
         admitted: list[tuple[int, str]] = []
         best: _Outcome | None = None
@@ -156,7 +156,8 @@ class _Plan:
                 part = dataclasses.replace(chain, movers=chain.movers[: len(moves)])
                 let_in = [self._waiting[number][1] for number, _ in admitted]
                 least = min((pod.priority(asked.manifest) for asked in let_in), default=evicting.SYSTEM_PRIORITY)
-                gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
+                gain = self._chains.worth(self._world.usable()) - before
+                gain += LET_IN * sum(asked.request_gpus for asked in let_in)
                 if gain < MIN_GAIN * len(moves) or any(pod.priority(move.manifest) > least for move in moves):
                     continue
                 if self._rate(gain, moves) > (self._rate(best.gain, best.moves) if best else -math.inf):
@@ -175,6 +176,3 @@ class _Plan:
             if fits[shape] and (where := self.simulator.admit(asked)):
                 fits.clear()
                 yield number, where
-
-    def _worth(self) -> float:
-        return self._chains.worth(self._world.usable())

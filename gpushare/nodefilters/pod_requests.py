@@ -74,17 +74,12 @@ class _Held:
     def __init__(self, manifest: pod.PodJson) -> None:
         status = manifest.get("status") or {}
         entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
-        self._containers = {str(entry.get("name")): entry for entry in entries}
+        self.containers: Mapping[str, Any] = {str(entry.get("name")): entry for entry in entries}
         self.of_pod: Mapping[str, Any] | None = status if status.get("resources") is not None else None
         pending = [
             condition for condition in status.get("conditions") or [] if condition.get("type") == "PodResizePending"
         ]
         self._is_infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
-
-    def of(self, name: str) -> Mapping[str, Any] | None:
-        """Return the status of a container if it reports resources."""
-        status = self._containers.get(name)
-        return status if status is not None and status.get("resources") is not None else None
 
     def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
         """Return the maximum of requested, allocated and actual amounts; an infeasible resize is not counted."""
@@ -96,8 +91,10 @@ class _Held:
 
 def _effective(container: Mapping[str, Any], held: _Held | None) -> dict[str, int]:
     asked = _declared(container.get("resources"))
-    status = held.of(str(container.get("name"))) if held is not None else None
-    return asked if held is None or status is None else held.effective(asked, status)
+    if held is None:
+        return asked
+    status = held.containers.get(str(container.get("name"))) or {}
+    return held.effective(asked, status) if status.get("resources") is not None else asked
 
 
 def _declared(resources: Mapping[str, Any] | None) -> dict[str, int]:

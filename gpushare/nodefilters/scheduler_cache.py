@@ -196,12 +196,11 @@ class SchedulerCache:
         spec = self._nodes.get(node)
         if spec is None or spec.allocatable is None:
             return None
-        there = self.info(node)
-        cpu, memory, pods = (
-            spec.allocatable.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
+        there, has = self.info(node), spec.allocatable
+        cpu, memory = (
+            has.get(name, 0) - there.amounts.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY)
         )
-        used_cpu, used_memory = (there.amounts.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY))
-        return cpu - used_cpu, memory - used_memory, pods - there.count
+        return cpu, memory, has.get(pod_requests.PODS, 0) - there.count
 
     def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
         """Return the node filter for a pod. `itself`: the pod's key if it is counted already; it is then ignored."""

@@ -137,7 +137,7 @@ class AttachFilter:
         wanted = {volume for mount in mounts if (volume := self._volume(namespace, mount, None)) is not None}
         if not wanted:
             return {}
-        self._count(list(self._changed))
+        self.count()
         full_nodes: dict[str, Full] = {}
         for driver, more in sorted(collections.Counter(volume.driver for volume in wanted).items()):
             free = self._free.get(driver, {})
@@ -149,14 +149,9 @@ class AttachFilter:
                     full_nodes[node] = Full(driver, most - free[node], most, new)
         return full_nodes
 
-    def count(self, most: int) -> bool:
-        """Recount at most `most` nodes, so that `full` has less to do; return whether any are left."""
-        self._count(list(itertools.islice(self._changed, most)))
-        return bool(self._changed)
-
-    def _count(self, nodes: Iterable[str]) -> None:
-        """Recount these nodes."""
-        for node in nodes:
+    def count(self, most: int | None = None) -> bool:
+        """Recount the changed nodes, at most `most` of them; return whether any are left."""
+        for node in list(itertools.islice(self._changed, most)):
             self._changed.discard(node)
             limits = self._limits.get(node)
             if limits is None:
@@ -169,8 +164,9 @@ class AttachFilter:
             )
             used = collections.Counter(volume.driver for volume in there | self._left(node))
             self._there[node] = there
-            for driver, most in limits.items():
-                self._free[driver][node] = most - used[driver]
+            for driver, limit in limits.items():
+                self._free[driver][node] = limit - used[driver]
+        return bool(self._changed)
 
     def _left(self, node: str) -> set[Volume]:
         """Return the volumes attached to a node, mounted or not; like the scheduler, only those with a CSI handle."""

@@ -21,7 +21,7 @@ _HINTS: Final = (
     "nvidia.com/gpu.product",
 )
 _EFFECTS: Final = frozenset({"PreferNoSchedule", "NoSchedule", "NoExecute"})
-_ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
+_ARCHITECTURE: Final = "of the architecture {}, but images and library exist only for amd64 and arm64"
 _RUNTIMES: Final = frozenset({"containerd", "cri-o"})
 # Distributions whose kubelet has another directory: how to recognise their nodes, and the directory.
 _KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
@@ -128,21 +128,16 @@ def _repels_other_pods(node: Json, effects: Collection[str]) -> bool:
 )
 def _system(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
-    windows = [item for item in chosen if info(item, "operatingSystem") not in {"", "linux"}]
-    if windows:
-        found = f"{counted(windows)} with {info(windows[0], 'operatingSystem')}, but gpushare supports Linux only"
-        remedy = "remove the label that selects the agent"
-        command = f"kubectl label node {names([machines.name(window) for window in windows], 'NODE...')} {GPU_PRESENT}-"
-        yield Finding(severity_for(windows, chosen), found, subjects(windows), remedy, (command,))
-    foreign = [item for item in chosen if info(item, "architecture") not in {"", *_ARCHITECTURES}]
-    if foreign:
-        found = (
-            f"{counted(foreign)} of the architecture {info(foreign[0], 'architecture')}, but images and library "
-            f"exist only for {' and '.join(sorted(_ARCHITECTURES))}"
-        )
-        remedy = "remove the label that selects the agent"
-        command = f"kubectl label node {names([machines.name(item) for item in foreign], 'NODE...')} {GPU_PRESENT}-"
-        yield Finding(severity_for(foreign, chosen), found, subjects(foreign), remedy, (command,))
+    for key, supported, sentence in (
+        ("operatingSystem", {"linux"}, "with {}, but gpushare supports Linux only"),
+        ("architecture", {"amd64", "arm64"}, _ARCHITECTURE),
+    ):
+        foreign = [item for item in chosen if info(item, key) not in {"", *supported}]
+        if foreign:
+            found = f"{counted(foreign)} {sentence.format(info(foreign[0], key))}"
+            remedy = "remove the label that selects the agent"
+            command = f"kubectl label node {names([machines.name(item) for item in foreign], 'NODE...')} {GPU_PRESENT}-"
+            yield Finding(severity_for(foreign, chosen), found, subjects(foreign), remedy, (command,))
 
 
 @rule("node-ready", "the nodes with GPUs are Ready", "agents and pods start only on nodes that are Ready")
