@@ -11,7 +11,7 @@ import contextlib
 import json
 import logging
 import random
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar
 
@@ -44,19 +44,14 @@ Kept = TypeVar("Kept")
 
 @dataclass(frozen=True, slots=True)
 class ObjectList(Generic[Kept]):
-    """A collection at one moment: the objects, as transformed, and the version from which a watch continues."""
+    """A collection at one moment: the objects, as transformed, and the version from which a watch continues.
+
+    rest: the continue token, "" on the last page.
+    """
 
     items: list[Kept]
     resource_version: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Page(Generic[Kept]):
-    """A part of a list. rest: the continue token, "" on the last page."""
-
-    items: list[Kept]
-    resource_version: str
-    rest: str
+    rest: str = ""
 
 
 class _BrokenList(api_errors.Unavailable):
@@ -89,15 +84,8 @@ class ApiClient:
 
     def __init__(self, opened: transport.Transport) -> None:
         self._transport = opened
-
-    def time(self) -> float:
-        """Unix seconds by the API server's clock, against which the ages of objects are measured; see `transport`."""
-        return self._transport.time()
-
-    @property
-    def answers(self) -> transport.Answers:
-        """The count of all responses so far, to any caller."""
-        return self._transport.answers
+        self.answers = opened.answers
+        self.time = opened.time
 
     async def get(self, path: str, query: Query | None = None) -> dict[str, Any]:
         """Return the JSON object at `path`."""
@@ -128,7 +116,7 @@ class ApiClient:
                 continue
             objects += page.items
             if not page.rest:
-                return ObjectList(items=objects, resource_version=page.resource_version)
+                return ObjectList(objects, page.resource_version)
             # The token contains the version; the API server rejects a continued list that names a version again.
             asked = {**_without_version(asked), "continue": page.rest}
 
@@ -186,10 +174,10 @@ class ApiClient:
 
         return await (_retry(call) if method == "GET" else call())
 
-    async def _page(self, path: str, query: Query, keep: Callable[[Json], Kept]) -> _Page[Kept]:
+    async def _page(self, path: str, query: Query, keep: Callable[[Json], Kept]) -> ObjectList[Kept]:
         request = transport.HttpRequest("GET", path, LIST_SECONDS, query)
 
-        async def read() -> _Page[Kept]:
+        async def read() -> ObjectList[Kept]:
             async with self._transport.open(request) as answer:
                 return await _parse_page(answer, request, keep)
 
@@ -211,15 +199,18 @@ async def _retry(call: Callable[[], Awaitable[Answer]]) -> Answer:
 
 async def _parse_page(
     answer: aiohttp.ClientResponse, request: transport.HttpRequest, keep: Callable[[Json], Kept]
-) -> _Page[Kept]:
+) -> ObjectList[Kept]:
     """Parse a list in portions, and let the event loop run after each."""
     reader = object_parsers.ObjectReader(list_only=True)
     objects: list[Kept] = []
 
     def take(content: bytes, *, is_last: bool = False) -> None:
-        listed = _items(reader.feed(content, is_last=is_last), request)
-        # Built-in kinds omit these in lists but not in watches; a store needs them in both.
-        objects.extend(keep(item if "kind" in item else {**_kind(reader.fields), **item}) for _, item in listed)
+        try:
+            for _, item in reader.feed(content, is_last=is_last):
+                # Built-in kinds omit these in lists but not in watches; a store needs them in both.
+                objects.append(keep(item if "kind" in item else {**_kind(reader.fields), **item}))
+        except object_parsers.NotJson as error:
+            raise api_errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
 
     try:
         with transport.network_errors(request):
@@ -232,7 +223,7 @@ async def _parse_page(
         raise
     take(b"", is_last=True)
     metadata = reader.fields.get("metadata") or {}
-    return _Page(objects, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
+    return ObjectList(objects, str(metadata.get("resourceVersion", "")), metadata.get("continue") or "")
 
 
 async def _events(
@@ -246,21 +237,18 @@ async def _events(
             for end in ends:
                 line += end
                 if line:
-                    yield _event(_decode(line, request), request)
+                    event = _decode(line, request)
+                    if not isinstance(event.get("object"), dict):
+                        raise api_errors.Unavailable(f"{request.name}: an event has no object")
+                    if event.get("type") == "ERROR":
+                        raise api_errors.from_status(event["object"], doing=request.name)
+                    yield event
                 line.clear()
             line += beginning
             if len(line) > MAX_EVENT_BYTES:
                 raise api_errors.Unavailable(f"{request.name}: an event is longer than {MAX_EVENT_BYTES} bytes")
     if line:
         raise api_errors.Unavailable(f"{request.name}: the stream ended in the middle of an event")
-
-
-def _event(event: dict[str, Any], request: transport.HttpRequest) -> dict[str, Any]:
-    if not isinstance(event.get("object"), dict):
-        raise api_errors.Unavailable(f"{request.name}: an event has no object")
-    if event.get("type") == "ERROR":
-        raise api_errors.from_status(event["object"], doing=request.name)
-    return event
 
 
 def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[str, Any]:
@@ -271,13 +259,6 @@ def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[
     if not isinstance(decoded, dict):
         raise api_errors.Unavailable(f"{request.name}: the answer is not a JSON object")
     return decoded
-
-
-def _items(decoded: Iterator[tuple[str, Json]], request: transport.HttpRequest) -> Iterator[tuple[str, Json]]:
-    try:
-        yield from decoded
-    except object_parsers.NotJson as error:
-        raise api_errors.Unavailable(f"{request.name}: the answer is not a list in JSON: {error}") from error
 
 
 def _kind(listed: Json) -> Json:

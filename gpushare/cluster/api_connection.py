@@ -1,12 +1,9 @@
 """Finds the API server and the credentials.
 
-There are two sources. In a pod: the mounted ServiceAccount, read here, because that is three files and two variables.
-Elsewhere (a laptop, the lab): a kubeconfig with everything that it may contain (exec plugins, OIDC, files or data,
-several files), read by kubernetes_asyncio. That package is imported only then: it brings a thousand modules and 39 MiB,
-which the agent on every node would carry for nothing.
-
-Credentials expire while a daemon runs: the kubelet replaces the mounted token, an exec plugin's token ages. So they are
-read again once a minute when used, and at once after a 401.
+In a pod, the mounted ServiceAccount is read here. Elsewhere, kubernetes_asyncio reads the kubeconfig with everything
+that it may contain (exec plugins, OIDC, several files). That package is imported only then: it brings a thousand
+modules and 39 MiB, which the agent on every node would carry for nothing. Credentials expire while a daemon runs, so
+they are read again once a minute when used, and at once after a 401.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ too fast would break it, or a process that freezes in the middle of an action.)
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import datetime
 import logging
 import time
@@ -231,7 +232,10 @@ class Election:
     async def _reconcile(self) -> float:
         # The leader knows what it wrote last, so it needs only one call, which may take long. Any other version is a
         # conflict, and the next step reads it.
-        lease_object, self._own = self._own or await self._read(), None
+        lease_object, self._own = self._own, None
+        if lease_object is None:
+            with contextlib.suppress(api_errors.NotFound):
+                lease_object = await self._api.get(self._path)
         record = read(lease_object, timing=self._timing) if lease_object else None
         if record is None or self._seen is None or record.version != self._seen.version:
             self._observed_at = self._clock()
@@ -255,14 +259,11 @@ class Election:
                 return min(self._timing.retry_seconds, seconds)
             case _:
                 await self._write(lease_object)
-                self._win(began)
+                is_new, self._renewed_at = self._renewed_at is None, began
+                if is_new:
+                    self._log(logging.INFO, "Became the leader")
+                    self._started()
                 return self._timing.retry_seconds
-
-    async def _read(self) -> dict[str, Any] | None:
-        try:
-            return await self._api.get(self._path)
-        except api_errors.NotFound:
-            return None
 
     async def _write(self, lease_object: dict[str, Any] | None) -> None:
         """Write our name over exactly the version that was read; raises Conflict if another process was faster."""
@@ -279,13 +280,6 @@ class Election:
             stored = await self._api.create(self._collection, body)
         self._own, self._seen = stored, read(stored, timing=self._timing)
         self._observed_at = self._clock()
-
-    def _win(self, began: float) -> None:
-        first = self._renewed_at is None
-        self._renewed_at = began
-        if first:
-            self._log(logging.INFO, "Became the leader")
-            self._started()
 
     def _lose(self, why: str) -> None:
         if self._renewed_at is None:

@@ -1,12 +1,9 @@
 """Kubernetes Events: the sentences that `kubectl describe` shows under an object.
 
-An Event must never delay or fail the work that it reports: `record` only puts it in a bounded queue. Events that the
-API server rejects are logged and dropped. Events that it cannot take now are retried, because most occur only once.
-
-A repetition must cost next to nothing: a waiting pod has the same reason every second. The first occurrence makes an
-Event; repetitions are counted, and the Event's series is updated once in a while. A sentence that differs a little each
-time (free bytes, on a busy cluster) must not become a stream of Events either: for one object and reason, the first few
-different sentences pass, and after them a slow, steady rate.
+An Event must never delay or fail the work that it reports: `record` only puts it in a bounded queue. Rejected Events
+are logged and dropped; those that the API server cannot take now are retried, because most occur only once. A waiting
+pod has the same reason every second, so repetitions are counted, and the Event's series is updated once in a while. For
+one object and reason, the first few different sentences pass, and after them a slow, steady rate.
 """
 
 from __future__ import annotations
@@ -95,8 +92,9 @@ class EventDeduplicator:
             if not self._take_token((event.regarding, event.reason), now):
                 self.withheld += 1
                 return None
-            series = Series(name=_event_name(event), count=0, last_at=now, written_at=now - UPDATE_SECONDS)
-            self._series[event] = series
+            suffix = f".{secrets.token_hex(8)}"
+            name = dict(event.regarding)["name"][: NAME_CHARACTERS - len(suffix)] + suffix
+            series = self._series[event] = Series(name, count=0, last_at=now, written_at=now - UPDATE_SECONDS)
         self._series.move_to_end(event)
         series.count += 1
         series.last_at = now
@@ -123,11 +121,6 @@ class EventDeduplicator:
     def forget(self, event: Event) -> None:
         """Treat the next `event` as new, because the API server does not have it."""
         self._series.pop(event, None)
-
-
-def _event_name(event: Event) -> str:
-    suffix = f".{secrets.token_hex(8)}"
-    return dict(event.regarding)["name"][: NAME_CHARACTERS - len(suffix)] + suffix
 
 
 logger = logging.getLogger(__name__)
@@ -198,7 +191,7 @@ class Recorder:
 
         on_drop: called if the Event could not be written in the end, for callers that report something only once.
         """
-        event = Event(reference(regarding), reason, _shortened(note, NOTE_BYTES), type, action)
+        event = Event(reference(regarding), reason, _shortened(note), type, action)
         series = self._told.happened(event, self._clock())
         if series is None:
             return
@@ -255,11 +248,24 @@ class Recorder:
             logger.warning("Could not write all Events", extra={"events": self._queue.qsize() + len(self._later)})
 
     async def _write(self, recorded: Recorded) -> None:
-        event, at = recorded.event, _micro_time(recorded.at)
+        event = recorded.event
+        at = datetime.datetime.fromtimestamp(recorded.at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         # Events about cluster-scoped objects live in `default`.
         namespace = dict(event.regarding).get("namespace", "default")
         collection = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"
-        body = self._body(event, recorded.name, namespace, at)
+        body: dict[str, Any] = {
+            "apiVersion": "events.k8s.io/v1",
+            "kind": "Event",
+            "metadata": {"namespace": namespace, "name": recorded.name},
+            "eventTime": at,
+            "type": event.type,
+            "reason": event.reason,
+            "note": event.note,
+            "action": event.action,
+            "regarding": dict(event.regarding),
+            "reportingController": self._controller,
+            "reportingInstance": self._instance,
+        }
         if recorded.count > 1:
             seen = {"series": {"count": recorded.count, "lastObservedTime": at}}
             body.update(seen)
@@ -272,21 +278,6 @@ class Recorder:
         with contextlib.suppress(api_errors.AlreadyExists):  # its response was lost
             await self._api.create(collection, body)
 
-    def _body(self, event: Event, name: str, namespace: str, at: str) -> dict[str, Any]:
-        return {
-            "apiVersion": "events.k8s.io/v1",
-            "kind": "Event",
-            "metadata": {"namespace": namespace, "name": name},
-            "eventTime": at,
-            "type": event.type,
-            "reason": event.reason,
-            "note": event.note,
-            "action": event.action,
-            "regarding": dict(event.regarding),
-            "reportingController": self._controller,
-            "reportingInstance": self._instance,
-        }
-
     def _drop(self, recorded: Recorded, why: str) -> None:
         self.dropped += 1
         event = recorded.event
@@ -297,18 +288,12 @@ class Recorder:
 
 
 def reference(item: Mapping[str, Any]) -> Regarding:
-    """Return the reference to `item`, a whole object or a reference, for `event_series.Event`."""
+    """Return the reference to `item`, a whole object or a reference, for an `Event`."""
     flat = {**item.get("metadata", {}), **item}
     return tuple((key, str(flat[key])) for key in REFERENCE_KEYS if flat.get(key))
 
 
-def _shortened(note: str, most_bytes: int) -> str:
+def _shortened(note: str) -> str:
     """Return `note`, cut to the API's limit, which counts bytes, not characters."""
-    encoded = note.encode()
-    if len(encoded) <= most_bytes:
-        return note
-    return encoded[: most_bytes - len("…".encode())].decode(errors="ignore") + "…"
-
-
-def _micro_time(at: float) -> str:
-    return datetime.datetime.fromtimestamp(at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    cut = note.encode()[: NOTE_BYTES - len("…".encode())].decode(errors="ignore") + "…"
+    return note if len(note.encode()) <= NOTE_BYTES else cut

@@ -1,14 +1,10 @@
 """Keeps a store current with a collection of the API server: lists once, then watches, for ever.
 
-The odd cases make it trustworthy. A watch that has fallen too far behind (410, as an HTTP status or as an event) leads
-to a new list, whose difference to the store is reported like any other change, with pauses for the event loop if it is
-long. A list is stored as it arrives: it takes no more memory than a second copy of what changed. Lists after the first
-never go back in time: they request a version no older than the last one seen, because another API server may lag
-behind. If the API server refuses that, the next list is a consistent read, which cannot be too old or too new.
-
-An etcd that is restored from a backup counts its versions again. A watch from a version in the future is accepted and
-stays silent until the count gets there. So after a broken watch, the informer first checks that the version exists. A
-list that is older than the last one seen is accepted and reported as such: see `went_back`.
+A watch that has fallen too far behind (410) leads to a new list, whose difference to the store is reported like any
+other change. Lists after the first request a version no older than the last one seen, because another API server may
+lag behind. If the API server refuses that, the next list is a consistent read. An etcd that is restored from a backup
+counts its versions again, and a watch from a version in the future is accepted but silent. So after a broken watch, the
+informer first checks that the version exists. A list that is older than the last one is reported: see `went_back`.
 """
 
 from __future__ import annotations
@@ -53,6 +49,11 @@ class Informer:
 
     synced: set once the first list is in `objects`, and never cleared; see `age_seconds` for the time after that.
     answered: set with `synced`, or once a request made after `believe_refusals` was set has been refused.
+
+    is_watching: a watch is open, so handlers have missed nothing since the last list. listed_at: the time of that list,
+    by the clock; handlers may have missed objects that came and went before it. went_back: handlers are now given an
+    earlier state than before, with older versions. problem: why `objects` cannot be kept current, in the API server's
+    words; empty while a watch is open.
     """
 
     def __init__(
@@ -84,13 +85,13 @@ class Informer:
         self._was_cut = False
         self._unanswered_since: int | None = None  # the number of responses then; None: we had one
         self._newest = 0  # version of the collection
-        self._watching = False
-        self._went_back = False
+        self.is_watching = False
+        self.went_back = False
         self._last_contact: float | None = None
-        self._listed_at = float("-inf")
+        self.listed_at = float("-inf")
         self.transform = transform
         self._store = object_store.Store(transform)
-        self._problem = ""
+        self.problem = ""
         self.synced = asyncio.Event()
         self.answered = asyncio.Event()
 
@@ -105,29 +106,9 @@ class Informer:
 
         Zero while a watch is open: TCP keep-alive ends it within about half a minute if the peer is gone.
         """
-        if self._watching:
+        if self.is_watching:
             return 0.0
         return float("inf") if self._last_contact is None else self._clock() - self._last_contact
-
-    @property
-    def problem(self) -> str:
-        """The reason why `objects` cannot be kept current, in the API server's words; empty while a watch is open."""
-        return self._problem
-
-    @property
-    def is_watching(self) -> bool:
-        """Whether a watch is open, so that handlers have missed nothing since the last list."""
-        return self._watching
-
-    @property
-    def went_back(self) -> bool:
-        """Whether handlers are now given an earlier state than before, with older versions."""
-        return self._went_back
-
-    @property
-    def listed_at(self) -> float:
-        """The time of the last list, by the clock. Handlers may have missed objects that came and went before it."""
-        return self._listed_at
 
     def subscribe(self, handler: Handler) -> None:
         """Call `handler` for every object (as ADDED), and from now on for every change, in order.
@@ -193,9 +174,9 @@ class Informer:
             query["resourceVersion"] = self._list_from
             query["resourceVersionMatch"] = "NotOlderThan"
         listing = await self._api.list(self._path, query, keep=self._store.keep)
-        self._listed_at = self._clock()
-        self._went_back = _number(listing.resource_version) < self._newest
-        if self._went_back:
+        self.listed_at = self._clock()
+        self.went_back = _number(listing.resource_version) < self._newest
+        if self.went_back:
             logger.warning("The API server has gone back in time", extra={"path": self._path})
         began = time.perf_counter()
         for change in self._store.replace(listing.items):
@@ -204,7 +185,7 @@ class Informer:
             if time.perf_counter() - began > PORTION_SECONDS:
                 await asyncio.sleep(0)
                 began = time.perf_counter()
-        self._went_back = False
+        self.went_back = False
         self._advance(listing.resource_version)
         self.synced.set()
         self.answered.set()
@@ -224,8 +205,8 @@ class Informer:
         """Watch until the watch ends; return for how many seconds it was open."""
         query = {**self._query, "resourceVersion": self._watch_from}
         async with self._api.watch(self._path, query, timeout_seconds=self._watch_seconds) as events:
-            self._watching, opened = True, self._clock()
-            self._problem = ""
+            self.is_watching, opened = True, self._clock()
+            self.problem = ""
             try:
                 async for event in events:
                     if event["type"] != "BOOKMARK":
@@ -234,7 +215,7 @@ class Informer:
                     self._advance(event["object"]["metadata"]["resourceVersion"])
                     self._lost = self._refused = 0
             finally:
-                self._watching = False
+                self.is_watching = False
                 self._last_contact = self._clock()
         if self._last_contact - opened >= MIN_WATCH_SECONDS:
             self._lost = self._refused = 0
@@ -267,7 +248,7 @@ class Informer:
         return self._count_refused()
 
     def _record_problem(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:
-        self._problem = str(error)
+        self.problem = str(error)
         return {
             "path": self._path,
             "err": str(error),

@@ -84,7 +84,7 @@ class Store(Mapping[Key, dict[str, Any]]):
         """Return what `replace` should hold of an object: the held value, if it is equal. The store does not change."""
         key = key_of(item)
         old = self._objects.get(key)
-        return key, self._transform(item) if old is None or not _is_same(old, item) else old
+        return key, self._transform(item) if old is None or identity_of(old) != identity_of(item) else old
 
     def replace(self, kept: Iterable[tuple[Key, dict[str, Any] | None]]) -> Iterator[Delta | None]:
         """Replace the whole collection by the results of `keep`.
@@ -122,7 +122,7 @@ class Store(Mapping[Key, dict[str, Any]]):
         old = self._objects.get(key)
         if old is new:
             return
-        if old is not None and _uid(old) != _uid(new):
+        if old is not None and old["metadata"].get("uid") != new["metadata"].get("uid"):
             yield from self._remove(key)
             old = None
         self._objects[key] = new
@@ -132,15 +132,3 @@ class Store(Mapping[Key, dict[str, Any]]):
         old = self._objects.pop(key, None)
         if old is not None:
             yield Delta(ChangeType.DELETED, key, old, None)
-
-
-def _is_same(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
-    return bool(_uid(old) == _uid(new) and _version(old) == _version(new))
-
-
-def _uid(item: Mapping[str, Any]) -> Any:
-    return item["metadata"].get("uid")
-
-
-def _version(item: Mapping[str, Any]) -> Any:
-    return item["metadata"].get("resourceVersion")

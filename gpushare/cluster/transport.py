@@ -33,6 +33,7 @@ CONNECT_SECONDS: Final = 5.0
 MAX_CONNECTIONS: Final = 100
 CLOSING_TURNS: Final = 100
 CLOSING_TURN_SECONDS: Final = 0.005
+_KEEPALIVE: Final = {"TCP_KEEPIDLE": 15, "TCP_KEEPINTVL": 5, "TCP_KEEPCNT": 3, "TCP_USER_TIMEOUT": 30_000}
 
 Query = Mapping[str, str | int | bool]
 Body = Mapping[str, Any] | Sequence[Mapping[str, Any]]
@@ -57,7 +58,8 @@ class HttpRequest:
     @property
     def address(self) -> str:
         """Path and query, fully encoded: selectors contain characters that no library may reinterpret."""
-        query = parse.urlencode({key: _text(value) for key, value in self.query.items()})
+        texts = {key: str(value).lower() if isinstance(value, bool) else value for key, value in self.query.items()}
+        query = parse.urlencode(texts)
         return parse.quote(self.path, safe="/:@") + (f"?{query}" if query else "")
 
 
@@ -123,7 +125,12 @@ class Transport:
         return time.monotonic() + self._ahead_seconds
 
     def _socket(self, address: Any) -> socket.socket:
-        made = _keepalive_socket(address)
+        """Return a socket that detects a dead peer within about half a minute."""
+        made = socket.socket(*address[:3])  # family, type, protocol
+        made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for option, value in _KEEPALIVE.items():
+            if hasattr(socket, option):  # Linux has all of them
+                made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
         self._sockets.add(made)
         return made
 
@@ -138,21 +145,16 @@ class Transport:
                 answer = await self._send(stack, request)
                 if answer.status == 401:
                     answer = await self._send(stack, request, refused=True)
-                self._set_time(answer.headers.get("Date"))
+                with contextlib.suppress(ValueError):  # whole seconds are precise enough
+                    date = email.utils.parsedate_to_datetime(answer.headers.get("Date", ""))
+                    self._ahead_seconds = date.timestamp() - time.monotonic()
                 self.answers.add()
                 if not 200 <= answer.status < 300:
-                    raise api_errors.from_answer(
-                        answer.status,
-                        await answer.read(),
-                        doing=request.name,
-                        retry_after_seconds=_seconds(answer.headers.get("Retry-After")),
-                    )
+                    after = answer.headers.get("Retry-After", "")
+                    seconds = float(after) if after.isdecimal() else None
+                    body = await answer.read()
+                    raise api_errors.from_answer(answer.status, body, doing=request.name, retry_after_seconds=seconds)
             yield answer
-
-    def _set_time(self, date: str | None) -> None:
-        """Read the time from a response; whole seconds are precise enough."""
-        with contextlib.suppress(ValueError):
-            self._ahead_seconds = email.utils.parsedate_to_datetime(date or "").timestamp() - time.monotonic()
 
     async def _send(
         self, stack: contextlib.AsyncExitStack, request: HttpRequest, *, refused: bool = False
@@ -195,22 +197,3 @@ def was_reset(error: api_errors.Unavailable) -> bool:
     if isinstance(cause, (aiohttp.ServerDisconnectedError, aiohttp.ClientPayloadError, ConnectionResetError)):
         return True
     return isinstance(cause, OSError) and cause.errno in (errno.ECONNRESET, errno.EPIPE)
-
-
-def _keepalive_socket(address: Any) -> socket.socket:
-    """Return a socket that detects a dead peer within about half a minute."""
-    family, kind, protocol, _, _ = address
-    made = socket.socket(family, kind, protocol)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-    for option, value in (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000)):
-        if hasattr(socket, option):  # Linux has all of them
-            made.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-    return made
-
-
-def _seconds(retry_after: str | None) -> float | None:
-    return float(retry_after) if retry_after and retry_after.isdecimal() else None
-
-
-def _text(value: str | int | bool) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)

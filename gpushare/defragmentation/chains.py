@@ -54,7 +54,7 @@ class Chains:
         self._vacancies = world.engine.vacancies(self._prices)
         self._shapes: dict[Shape, int] = {}
         self._movers: dict[str, dict[int, Mover]] = {}  # node -> slot of the node without the pod -> pod
-        self._clearings: dict[str, list[Chain]] = {}  # by node
+        self._clearings: dict[str, list[Chain]] = {}
 
     def worth(self, names: Sequence[str]) -> float:
         """Return the value of these nodes, in GPUs."""

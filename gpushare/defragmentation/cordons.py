@@ -25,15 +25,9 @@ class Cordon:
     by: str
     until: float
 
-    @property
-    def text(self) -> str:
-        """The cordon as a label value."""
-        return f"{self.by}.{datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime(_TIME)}"
-
-    @property
-    def clock(self) -> str:
-        """The expiry as people read it: `14:05:00Z`."""
-        return datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime("%H:%M:%SZ")
+    def formatted(self, pattern: str) -> str:
+        """Return the expiry in UTC, by a pattern of `strftime`."""
+        return datetime.datetime.fromtimestamp(self.until, datetime.UTC).strftime(pattern)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -74,7 +68,8 @@ def read(node: GpuNode) -> dict[str, Cordon]:
 
 def labels(marks: Mapping[str, Cordon | None]) -> dict[str, str | None]:
     """Return the labels to merge into a GPUNode, by UUID of the GPU; None removes one."""
-    return {contract.DEFRAG_LABEL_PREFIX + uuid: mark.text if mark else None for uuid, mark in marks.items()}
+    values = ((uuid, f"{mark.by}.{mark.formatted(_TIME)}" if mark else None) for uuid, mark in marks.items())
+    return {contract.DEFRAG_LABEL_PREFIX + uuid: value for uuid, value in values}
 
 
 def left_behind(node: GpuNode, *, now: float) -> dict[str, Cordon]:
@@ -90,7 +85,8 @@ def sentences(nodes: Iterable[GpuNode], *, now: float, only_active: bool = False
         for uuid, mark in read(node).items():
             name = f"{node.name}/{index.get(uuid, uuid)}"
             if mark.until > now:
-                lines.append(f"{name} is cordoned by another `defrag --apply` until {mark.clock} at the latest")
+                until = mark.formatted("%H:%M:%SZ")
+                lines.append(f"{name} is cordoned by another `defrag --apply` until {until} at the latest")
             elif not only_active:
                 lines.append(
                     f"{name} was left cordoned by an interrupted `defrag --apply`: the next one "

@@ -22,7 +22,7 @@ SYSTEM_PRIORITY = 1_000_000_000  # the highest priority that a user's PriorityCl
 class Budgets:
     """How many more disruptions each PodDisruptionBudget allows."""
 
-    _selected: list[tuple[str, str, selectors.Selector]]  # namespace, name, selector of the protected pods
+    _selected: list[tuple[tuple[str, str], selectors.Selector]]  # (namespace, name), selector of the protected pods
     _left: dict[tuple[str, str], int]
 
     @classmethod
@@ -31,14 +31,13 @@ class Budgets:
         budgets, left = [], {}
         for budget in declared:
             key = pod.namespaced_name(budget)
-            budgets.append((*key, selectors.of_labels((budget.get("spec") or {}).get("selector"))))
+            budgets.append((key, selectors.of_labels((budget.get("spec") or {}).get("selector"))))
             left[key] = int((budget.get("status") or {}).get("disruptionsAllowed") or 0)
         return cls(budgets, left)
 
     def against(self, manifest: pod.PodJson, spent: Mapping[tuple[str, str], int]) -> str:
         """Return the name of a budget that does not allow an eviction after `spent` disruptions, or an empty string."""
-        exhausted = (key[1] for key in self.of_pod(manifest) if self._left[key] - spent.get(key, 0) < 1)
-        return next(exhausted, "")
+        return next((key[1] for key in self.of_pod(manifest) if self._left[key] - spent.get(key, 0) < 1), "")
 
     def forbids(self, manifest: pod.PodJson) -> str:
         """Return why the budgets forbid the eviction of a pod, as a phrase, or an empty string."""
@@ -49,11 +48,8 @@ class Budgets:
 
     def of_pod(self, manifest: pod.PodJson) -> list[tuple[str, str]]:
         """Return namespace and name of the budgets that protect a pod."""
-        namespace = pod.namespaced_name(manifest)[0]
-        labels = (manifest.get("metadata") or {}).get("labels") or {}
-        return [
-            (space, name) for space, name, chosen in self._selected if space == namespace and chosen.matches(labels)
-        ]
+        namespace, labels = pod.namespaced_name(manifest)[0], (manifest.get("metadata") or {}).get("labels") or {}
+        return [key for key, chosen in self._selected if key[0] == namespace and chosen.matches(labels)]
 
 
 def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
@@ -88,10 +84,7 @@ def owner(manifest: pod.PodJson) -> tuple[str, str]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Sibling:
-    """A pod of the evicted pod's owner. name: with its namespace. reason: why it waits.
-
-    is_placed: it has its share; a CPU-only pod has its node.
-    """
+    """A pod of the evicted pod's owner. reason: why it waits. is_placed: it has its share, or (CPU-only) its node."""
 
     uid: str
     name: str

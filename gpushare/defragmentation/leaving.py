@@ -60,12 +60,6 @@ class Departure:
     uuids: tuple[str, ...]
     leaving: tuple[Mover, ...]
 
-    @property
-    def price(self) -> tuple[int, int, int, str]:
-        """A sort key: the fewest moves first, then the least compute and memory moved."""
-        percents, sizes = zip(*(mover.size for mover in self.leaving), strict=True)
-        return len(self.leaving), sum(percents), sum(sizes), self.node
-
 
 class Movable:
     """Decides once per allocation whether it may leave, and counts what the moves so far took from each budget.
@@ -117,8 +111,7 @@ class Movable:
             if entry.id in busy or usable.isdisjoint(entry.gpu_uuids) or (asked := self(entry)) is None:
                 continue
             if entry.id not in self._movers:
-                host = self._world.host(worlds.successor(asked.manifest))
-                self._movers[entry.id] = Mover(node, entry, host)
+                self._movers[entry.id] = Mover(node, entry, self._world.host(worlds.successor(asked.manifest)))
             movers.append(self._movers[entry.id])
         return movers
 
@@ -168,20 +161,25 @@ def stands_for_cpu_only(entry: Allocation) -> bool:
 
 
 def options(world: World, asked: RequestingPod, may_leave: Movable, busy: Collection[str] = ()) -> list[Departure]:
-    """Return the options to make room on each node, the cheapest first; none for requests without exactly one demand.
+    """Return the options to make room on each node: the fewest moves first, then the least compute and memory moved.
 
-    busy: IDs of allocations that the plan moves anyway.
+    There are none for requests without exactly one demand. busy: IDs of allocations that the plan moves anyway.
     """
     if len(asked.request.demands) != 1:
         return []
     fits, has_other_room = world.node_filter(asked.manifest), world.node_filter(asked.manifest, ignores_host=True)
     host = world.host(asked.manifest)
     found: list[Departure] = []
+
+    def price(option: Departure) -> tuple[int, int, int, str]:
+        percents, sizes = zip(*(mover.size for mover in option.leaving), strict=True)
+        return len(option.leaving), sum(percents), sum(sizes), option.node
+
     for name in world.views:
         if fits(name) is None or has_other_room(name) is None or world.room(name).pods < 1:
             movers = may_leave.on(name, busy)
             found += departures(world, may_leave, name, (asked.request, host), movers, MAX_MOVES, busy=busy)
-    return sorted(found, key=lambda option: option.price)
+    return sorted(found, key=price)
 
 
 def departures(
@@ -272,10 +270,8 @@ def _with_more(
 
 
 def _holds(movers: Iterable[Mover], cpu_milli: float, memory_bytes: float) -> bool:
-    hosts = [mover.host for mover in movers]
-    return (
-        sum(host.cpu_milli for host in hosts) >= cpu_milli and sum(host.memory_bytes for host in hosts) >= memory_bytes
-    )
+    cpus, sizes = zip((0, 0), *((mover.host.cpu_milli, mover.host.memory_bytes) for mover in movers), strict=True)
+    return bool(sum(cpus) >= cpu_milli and sum(sizes) >= memory_bytes)
 
 
 def _smallest_sets(

@@ -98,22 +98,21 @@ class MoveSimulator:
         self._world = world
         self._may_leave = may_leave
         self._effort = effort or Effort()
-        self._own = Effort()  # for options in which every pod finds a place at once
+        self._own = Effort()  # for options whose pods all find a place at once
         self._undo: list[Callable[[], None]] = []
 
     def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
         """Make room for a pod with the fewest moves; return them and the pod's GPUs, or None."""
         options = leaving.options(self._world, asked, self._may_leave)
         tries = (self._try(asked, options, most, (), ()) for most in range(1, leaving.MAX_MOVES + 1))
-        return next((room for room in tries if room is not None), None)
+        return next(filter(None, tries), None)
 
     def relocate(self, mover: Mover, outer: Closed = ()) -> Move | None:
         """Move one pod to where placement puts it while its GPUs are cordoned; None if it fits nowhere else.
 
         outer: GPUs that are cordoned already and stay so.
         """
-        gpus = ((mover.node, uuid) for uuid in mover.entry.gpu_uuids)
-        ours = tuple(gpu for gpu in gpus if gpu not in outer)
+        ours = tuple((mover.node, uuid) for uuid in mover.entry.gpu_uuids if (mover.node, uuid) not in outer)
         self.cordon(ours, cordoned=True)
         moves = self._send(mover.node, mover.entry, 0, (*outer, *ours), ())
         self.cordon(ours, cordoned=False)
@@ -123,8 +122,7 @@ class MoveSimulator:
         """Move all pods off a node, the largest first, while `closed` GPUs are cordoned; None if one fits nowhere."""
         moves: list[Move] = []
         self.cordon(closed, cordoned=True)
-        there = self._world.views[node].node.allocations
-        for entry in sorted(there, key=lambda entry: -ledger.held_in_all(entry)[0]):
+        for entry in sorted(self._world.views[node].node.allocations, key=lambda entry: -ledger.held_in_all(entry)[0]):
             done = self._send(node, entry, 0, closed, ())
             if done is None:
                 return None

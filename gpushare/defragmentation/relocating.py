@@ -50,7 +50,7 @@ def plan(
     """
     best, best_thrift = 0.0, _THRIFT[-1]
     for thrift in _THRIFT:
-        tried = _Plan(world, waiting, budgets, thrift, moves_cpu_only=moves_cpu_only)
+        tried = _Plan(world, waiting, thrift, Movable(world, budgets, moves_cpu_only=moves_cpu_only))
         made = tried.make(max_moves)
         gained = made.gained or 0.0
         if gained > best - _SAME:
@@ -58,22 +58,21 @@ def plan(
             if thrift == _THRIFT[-1]:
                 return made
         tried.simulator.undo()
-    return _Plan(world, waiting, budgets, best_thrift, moves_cpu_only=moves_cpu_only).make(max_moves)
+    again = _Plan(world, waiting, best_thrift, Movable(world, budgets, moves_cpu_only=moves_cpu_only))
+    return again.make(max_moves)
 
 
 class _Plan:
-    def __init__(
-        self, world: World, waiting: Waiting, budgets: Budgets, thrift: float, *, moves_cpu_only: bool
-    ) -> None:
+    def __init__(self, world: World, waiting: Waiting, thrift: float, may_leave: Movable) -> None:
         self._world = world
         self._thrift = thrift
         self._waiting = dict(enumerate(waiting))
         self._shapes = {
             number: (asked.request, world.host(asked.manifest)) for number, (_, asked) in self._waiting.items()
         }
-        self._may_leave = Movable(world, budgets, moves_cpu_only=moves_cpu_only)
-        self.simulator = MoveSimulator(world, self._may_leave)
-        self._chains = Chains(world, self._may_leave)
+        self._may_leave = may_leave
+        self.simulator = MoveSimulator(world, may_leave)
+        self._chains = Chains(world, may_leave)
         self._failed: set[tuple[tuple[str, ...], str]] = set()  # IDs of the chain's allocations, and its promise
 
     def make(self, max_moves: int) -> DefragPlan:
@@ -117,9 +116,8 @@ class _Plan:
         best: _Outcome | None = None
         highest, simulated, failed = 0.0, 0, 0
         for chain in sorted(chains, key=lambda chain: (-self._rate(chain.promise, chain.movers), chain.ids)):
-            if self._rate(chain.promise, chain.movers) < highest or (best and simulated >= _MAX_SIMULATED):
-                break
-            if failed > _MAX_FAILED:
+            is_enough = failed > _MAX_FAILED or (best and simulated >= _MAX_SIMULATED)
+            if is_enough or self._rate(chain.promise, chain.movers) < highest:
                 break
             key = chain.ids, f"{chain.promise:.2f}"
             if key in self._failed:
@@ -136,11 +134,12 @@ class _Plan:
         return best
 
     def _simulate(self, chain: Chain) -> _Outcome | None:
-        """Simulate the chain up to the point of its highest gain; None if it gains nothing that is allowed.
+        """Simulate the chain up to the point of its highest gain; None if it gains too little everywhere.
 
-        A gated pod may take the place meant for the next pod of the chain, which then ends there.
+        No pod is moved for pods of a lower priority. A gated pod may take the place meant for the chain's next pod, and
+        the chain ends there.
         """
-        before = self._worth()
+        before = self._chains.worth(self._world.usable())
         moves: list[Move] = []
         admitted: list[tuple[int, str]] = []
         best: _Outcome | None = None
@@ -155,21 +154,15 @@ class _Plan:
             admitted += self._admit({number for number, _ in admitted})
             if is_last or not chain.closed:
                 part = dataclasses.replace(chain, movers=chain.movers[: len(moves)])
-                now = self._gained(part, before, moves, admitted)
-                if now and (best is None or self._rate(now.gain, moves) > self._rate(best.gain, best.moves)):
-                    best = now
+                let_in = [self._waiting[number][1] for number, _ in admitted]
+                least = min((pod.priority(asked.manifest) for asked in let_in), default=evicting.SYSTEM_PRIORITY)
+                gain = self._chains.worth(self._world.usable()) - before
+                gain += LET_IN * sum(asked.request_gpus for asked in let_in)
+                if gain < MIN_GAIN * len(moves) or any(pod.priority(move.manifest) > least for move in moves):
+                    continue
+                if self._rate(gain, moves) > (self._rate(best.gain, best.moves) if best else -math.inf):
+                    best = _Outcome(part, gain, tuple(moves), tuple(admitted))
         return best
-
-    def _gained(
-        self, chain: Chain, before: float, moves: Sequence[Move], admitted: Sequence[tuple[int, str]]
-    ) -> _Outcome | None:
-        """Return the outcome; None if it gains too little, or moves a pod with a higher priority than one it admits."""
-        let_in = [self._waiting[number][1] for number, _ in admitted]
-        least = min((pod.priority(asked.manifest) for asked in let_in), default=evicting.SYSTEM_PRIORITY)
-        if any(pod.priority(move.manifest) > least for move in moves):
-            return None
-        gain = self._worth() - before + LET_IN * sum(asked.request_gpus for asked in let_in)
-        return _Outcome(chain, gain, tuple(moves), tuple(admitted)) if gain >= MIN_GAIN * len(moves) else None
 
     def _admit(self, there: Collection[int]) -> Iterator[tuple[int, str]]:
         """Admit the waiting pods that fit now and are not in `there`, in their order; yield their numbers and GPUs."""
@@ -183,6 +176,3 @@ class _Plan:
             if fits[shape] and (where := self.simulator.admit(asked)):
                 fits.clear()
                 yield number, where
-
-    def _worth(self) -> float:
-        return self._chains.worth(self._world.usable())

@@ -126,13 +126,13 @@ def rules(
     that does not exist, or empty. `full`: nodes that cannot attach the pod's volumes. `reach`: the nodes that can reach
     the volume of a claim.
     """
-    affinity_rules = (
-        [AffinityRule(NONE, lambda _: f"cannot mount the pod's claim {missing}, which does not exist")]
-        if missing
-        else []
-    )
+    affinity_rules: list[AffinityRule] = []
+    if missing:
+        said = f"cannot mount the pod's claim {missing}, which does not exist"
+        affinity_rules.append(AffinityRule(NONE, lambda _: said))
     if full:
-        affinity_rules.append(_unattached(full, nodes))
+        closed = label_index.of_rows(nodes.row(name) for name in full if name in nodes)
+        affinity_rules.append(AffinityRule(nodes.labels.every_row & ~closed, lambda node: str(full[node.name])))
     affinity_rules += [
         AffinityRule(nodes.matching(reached[0]), functools.partial(_fixed_reason, reached[1]))
         for claim in dict.fromkeys(mount.claim for mount in asked.mounts)
@@ -144,15 +144,10 @@ def rules(
     if asked.anti_affinity:
         far = ((term, groups.nodes(groups.matching(term, when_vague=True))) for term in asked.anti_affinity)
         affinity_rules.append(_excluding(far, nodes, "the pod's anti-affinity keeps it away from a pod there"))
-    closed = _repelling_domains(asked, nodes, repelling, itself)
-    if closed:
-        affinity_rules.append(_excluding(closed, nodes, "the anti-affinity of a pod there keeps it away"))
+    repelled = _repelling_domains(asked, nodes, repelling, itself)
+    if repelled:
+        affinity_rules.append(_excluding(repelled, nodes, "the anti-affinity of a pod there keeps it away"))
     return affinity_rules
-
-
-def _unattached(full: Mapping[str, Full], nodes: NodeIndex) -> AffinityRule:
-    closed = label_index.of_rows(nodes.row(name) for name in full if name in nodes)
-    return AffinityRule(nodes.labels.every_row & ~closed, lambda node: str(full[node.name]))
 
 
 def _fixed_reason(why: str, _: NodeSpec) -> str:

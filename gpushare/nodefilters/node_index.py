@@ -95,7 +95,7 @@ class NodeIndex(Mapping[str, NodeSpec]):
         return label_index.union(
             rows
             for node_taints, rows in self._tainted.items()
-            if allowed.first_untolerated(taints.declared(node_taints) if declared_only else node_taints) is None
+            if allowed.first_untolerated(taint for taint in node_taints if not (declared_only and taint.phrase)) is None
         )
 
     def _drop(self, name: str) -> None:

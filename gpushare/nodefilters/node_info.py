@@ -54,9 +54,9 @@ class NodeSpec:
         return cls(
             name=node.name(manifest),
             labels=dict(node.labels(manifest)),
-            taints=(*own_taints, *taints.repelling(spec.get("taints"))),
+            taints=(*own_taints, *taints.of_effect(spec.get("taints"), *taints.REPELLING)),
             allocatable=pod_requests.allocatable(declared) if declared else None,
-            soft_taints=taints.soft(spec.get("taints")),
+            soft_taints=taints.of_effect(spec.get("taints"), "PreferNoSchedule"),
         )
 
     @property
@@ -123,22 +123,15 @@ class NodeInfo:
         self.amounts: collections.Counter[str] = collections.Counter()
         self.ports = pod_requests.Ports()
 
-    def add(self, pod_info: PodInfo) -> None:
-        """Count a pod on the node."""
-        self._change(pod_info, 1)
-
-    def remove(self, pod_info: PodInfo) -> None:
-        """Stop counting a pod."""
-        self._change(pod_info, -1)
-
     def without(self, pod_info: PodInfo) -> NodeInfo:
         """Return a copy that does not count this pod."""
         rest = NodeInfo()
         rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
-        rest.remove(pod_info)
+        rest.change(pod_info, -1)
         return rest
 
-    def _change(self, pod_info: PodInfo, sign: int) -> None:
+    def change(self, pod_info: PodInfo, sign: int) -> None:
+        """Count one more pod on the node, or (-1) one less."""
         self.count += sign
         for name, amount in pod_info.amounts:
             self.amounts[name] += sign * amount

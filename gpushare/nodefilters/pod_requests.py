@@ -26,7 +26,6 @@ PODS: Final = "pods"
 
 _NANOS: Final = 10**9  # Kubernetes keeps quantities to nine decimal places
 _PLAIN: Final = frozenset({CPU, MEMORY, EPHEMERAL_STORAGE})
-_POD_LEVEL: Final = frozenset({CPU, MEMORY})
 _HUGE_PAGES: Final = "hugepages-"
 _ATTACHABLE: Final = "attachable-volumes-"
 
@@ -64,7 +63,7 @@ def requests(manifest: pod.PodJson, *, running: bool = False) -> dict[str, int]:
     whole = _declared(spec.get("resources"))
     if held is not None and held.of_pod is not None:
         whole = {name: held.effective(whole, held.of_pod).get(name, 0) for name in whole}
-    total.update((name, amount) for name, amount in whole.items() if _is_pod_level(name))
+    total.update((name, whole[name]) for name in whole if name in {CPU, MEMORY} or name.startswith(_HUGE_PAGES))
     _add(total, _read(spec.get("overhead")))
     return {name: amount for name, amount in _rounded(total).items() if amount and is_counted(name)}
 
@@ -75,17 +74,12 @@ class _Held:
     def __init__(self, manifest: pod.PodJson) -> None:
         status = manifest.get("status") or {}
         entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
-        self._containers = {str(entry.get("name")): entry for entry in entries}
+        self.containers: Mapping[str, Any] = {str(entry.get("name")): entry for entry in entries}
         self.of_pod: Mapping[str, Any] | None = status if status.get("resources") is not None else None
         pending = [
             condition for condition in status.get("conditions") or [] if condition.get("type") == "PodResizePending"
         ]
         self._is_infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
-
-    def of(self, name: str) -> Mapping[str, Any] | None:
-        """Return the status of a container if it reports resources."""
-        status = self._containers.get(name)
-        return status if status is not None and status.get("resources") is not None else None
 
     def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:
         """Return the maximum of requested, allocated and actual amounts; an infeasible resize is not counted."""
@@ -97,8 +91,10 @@ class _Held:
 
 def _effective(container: Mapping[str, Any], held: _Held | None) -> dict[str, int]:
     asked = _declared(container.get("resources"))
-    status = held.of(str(container.get("name"))) if held is not None else None
-    return asked if held is None or status is None else held.effective(asked, status)
+    if held is None:
+        return asked
+    status = held.containers.get(str(container.get("name"))) or {}
+    return held.effective(asked, status) if status.get("resources") is not None else asked
 
 
 def _declared(resources: Mapping[str, Any] | None) -> dict[str, int]:
@@ -123,10 +119,6 @@ def _nanos(text: str) -> int:
 def _rounded(nanos: Mapping[str, int]) -> dict[str, int]:
     """Round complete sums up: CPU to milli-CPUs, everything else to whole units."""
     return {name: -(-amount // (_NANOS // 1000 if name == CPU else _NANOS)) for name, amount in nanos.items()}
-
-
-def _is_pod_level(name: str) -> bool:
-    return name in _POD_LEVEL or name.startswith(_HUGE_PAGES)
 
 
 def _add(total: dict[str, int], more: Mapping[str, int]) -> None:

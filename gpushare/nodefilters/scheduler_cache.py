@@ -138,7 +138,7 @@ class SchedulerCache:
             return False
         if before is not None:
             info = self._infos[before.node]
-            info.remove(before)
+            info.change(before, -1)
             self._groups.remove(before, self._nodes.row(before.node))
             if not info.count:
                 del self._infos[before.node]
@@ -150,7 +150,7 @@ class SchedulerCache:
             self.forget(before.node)
         if pod_info is not None:
             self._pod_infos[key] = pod_info
-            self._infos.setdefault(pod_info.node, NodeInfo()).add(pod_info)
+            self._infos.setdefault(pod_info.node, NodeInfo()).change(pod_info, 1)
             self._groups.add(pod_info, self._nodes.row(pod_info.node))
             self._repel(pod_info, 1)
             if pod_info.mounts:
@@ -196,19 +196,22 @@ class SchedulerCache:
         spec = self._nodes.get(node)
         if spec is None or spec.allocatable is None:
             return None
-        there = self.info(node)
-        cpu, memory, pods = (
-            spec.allocatable.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY, pod_requests.PODS)
+        there, has = self.info(node), spec.allocatable
+        cpu, memory = (
+            has.get(name, 0) - there.amounts.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY)
         )
-        used_cpu, used_memory = (there.amounts.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY))
-        return cpu - used_cpu, memory - used_memory, pods - there.count
+        return cpu, memory, has.get(pod_requests.PODS, 0) - there.count
 
     def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:
-        """Return the node filter for a pod.
-
-        `itself`: the pod's key if it is counted already; it is then ignored.
-        """
-        verdicts = self._verdicts_of(shape)
+        """Return the node filter for a pod. `itself`: the pod's key if it is counted already; it is then ignored."""
+        verdicts = self._verdicts.get(shape)
+        if verdicts is None:
+            verdicts = self._verdicts[shape] = FilterResults(
+                shape, self._nodes, lambda node, verdicts: self._check(shape, node, None, verdicts)
+            )
+            if len(self._verdicts) > SHAPES_KEPT:
+                self._verdicts.popitem(last=False)
+        self._verdicts.move_to_end(shape)
         own = self._pod_infos.get(itself) if itself is not None else None
         with self._without(itself, own):
             rules = affinity_rules.rules(
@@ -224,17 +227,6 @@ class SchedulerCache:
             )
         there = {own.node: self._check(shape, own.node, own, verdicts)} if own is not None else {}
         return NodeFilter(self._nodes, verdicts, there, rules)
-
-    def _verdicts_of(self, shape: PodKey) -> FilterResults:
-        verdict = self._verdicts.get(shape)
-        if verdict is None:
-            verdict = self._verdicts[shape] = FilterResults(
-                shape, self._nodes, lambda node, verdicts: self._check(shape, node, None, verdicts)
-            )
-            if len(self._verdicts) > SHAPES_KEPT:
-                self._verdicts.popitem(last=False)
-        self._verdicts.move_to_end(shape)
-        return verdict
 
     def _check(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
         spec = self._nodes.get(node)

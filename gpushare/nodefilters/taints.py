@@ -6,18 +6,19 @@ The operators `Lt` and `Gt` tolerate nothing here: they are an alpha feature of 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 NOT_READY: Final = "node.kubernetes.io/not-ready"
 UNREACHABLE: Final = "node.kubernetes.io/unreachable"
 UNSCHEDULABLE: Final = "node.kubernetes.io/unschedulable"
 NO_SCHEDULE: Final = "NoSchedule"
+REPELLING: Final = (NO_SCHEDULE, "NoExecute")  # the effects that keep pods away
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Taint:
-    """A taint. `phrase`: the reason to print instead of the taint, such as "is cordoned"."""
+    """A taint. `phrase`: the reason to print instead, such as "is cordoned", of a taint that the Node does not have."""
 
     key: str
     value: str
@@ -38,14 +39,13 @@ class Toleration:
     effect: str
 
 
-def repelling(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
-    """Return the taints that keep pods away."""
-    return _of_effect(declared, {NO_SCHEDULE, "NoExecute"})
-
-
-def soft(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Taint, ...]:
-    """Return the taints with PreferNoSchedule."""
-    return _of_effect(declared, {"PreferNoSchedule"})
+def of_effect(declared: Iterable[Mapping[str, Any]] | None, *effects: str) -> tuple[Taint, ...]:
+    """Read the taints of a Node that have one of these effects."""
+    return tuple(
+        Taint(str(taint.get("key", "")), str(taint.get("value") or ""), str(taint.get("effect", "")))
+        for taint in declared or ()
+        if taint.get("effect") in effects
+    )
 
 
 def tolerations(declared: Iterable[Mapping[str, Any]] | None) -> tuple[Toleration, ...]:
@@ -75,21 +75,3 @@ class Tolerated:
             if self._exists.isdisjoint(scopes) and self._equal.isdisjoint([(*scope, taint.value) for scope in scopes]):
                 return taint
         return None
-
-
-def untolerated(taints: Iterable[Taint], tolerated: tuple[Toleration, ...]) -> Taint | None:
-    """Return the first taint that these tolerations do not cover."""
-    return Tolerated(tolerated).first_untolerated(taints)
-
-
-def declared(taints: Iterable[Taint]) -> tuple[Taint, ...]:
-    """Return the taints that are in the Node's spec, without those that stand for a cordon or readiness."""
-    return tuple(taint for taint in taints if not taint.phrase)
-
-
-def _of_effect(declared: Iterable[Mapping[str, Any]] | None, effects: Collection[str]) -> tuple[Taint, ...]:
-    return tuple(
-        Taint(str(taint.get("key", "")), str(taint.get("value") or ""), str(taint.get("effect", "")))
-        for taint in declared or ()
-        if taint.get("effect") in effects
-    )

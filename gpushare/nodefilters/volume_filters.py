@@ -16,20 +16,10 @@ import itertools
 from collections.abc import Hashable, Iterable, Mapping
 from typing import Final, NamedTuple, TypeVar
 
+from gpushare.nodefilters import volumes
 from gpushare.nodefilters.node_info import PodInfo
 from gpushare.nodefilters.selectors import NodeTerm
-from gpushare.nodefilters.volumes import (
-    DEFAULT_CLASS,
-    AttachLimits,
-    Attachment,
-    Claim,
-    Class,
-    Disk,
-    Name,
-    StorageObject,
-    Volume,
-    VolumeUse,
-)
+from gpushare.nodefilters.volumes import AttachLimits, Attachment, Claim, Class, Disk, Name, StorageObject, Volume
 
 _A = TypeVar("_A", bound=Hashable)
 _B = TypeVar("_B")
@@ -87,25 +77,20 @@ class AttachFilter:
 
     def put(self, name: Name, disk: StorageObject) -> None:
         """Add or replace a storage object."""
+        self.drop(name, disk)  # this also marks the nodes to recount
         match disk:
             case Claim():
-                self.drop(name, disk)
                 self._claims[name] = disk
                 if disk.volume:
                     _link(self._naming, disk.volume, name)
-                self._changed.update(self._with_claim.get(name, ()))
             case Disk():
                 self._volumes[name[1]] = disk.volume
-                self._look_at_volume(name[1])
             case Class():
                 self._classes[name[1]] = disk
-                self._changed.update(self._limits)
             case AttachLimits():
-                self.drop(name, disk)
                 self._limits[name[1]] = disk.most
                 self._changed.add(name[1])
             case Attachment():
-                self.drop(name, disk)
                 self._attachments[name[1]] = disk
                 self._attached[disk.node].add(name[1])
                 _link(self._with_volume, disk.volume, disk.node)
@@ -121,7 +106,9 @@ class AttachFilter:
                 self._changed.update(self._with_claim.get(name, ()))
             case Disk():
                 self._volumes.pop(name[1], None)
-                self._look_at_volume(name[1])
+                for claim in self._naming.get(name[1], ()):
+                    self._changed.update(self._with_claim.get(claim, ()))
+                self._changed.update(self._with_volume.get(name[1], ()))
             case Class():
                 self._classes.pop(name[1], None)
                 self._changed.update(self._limits)
@@ -138,19 +125,19 @@ class AttachFilter:
                     _unlink(self._with_volume, was.volume, was.node)
                     self._changed.add(was.node)
 
-    def missing(self, namespace: str, mounts: Iterable[VolumeUse]) -> str:
+    def missing(self, namespace: str, mounts: Iterable[volumes.VolumeUse]) -> str:
         """Return the first mounted claim that does not exist, or an empty string; skip claims made for the pod."""
         asked = (mount.claim for mount in mounts if mount.inline is None and not mount.is_made)
         return next((claim for claim in asked if (namespace, claim) not in self._claims), "")
 
-    def full(self, namespace: str, mounts: Iterable[VolumeUse]) -> dict[str, Full]:
+    def full(self, namespace: str, mounts: Iterable[volumes.VolumeUse]) -> dict[str, Full]:
         """Return the nodes that cannot attach all volumes of a pod, which is on none of them."""
         if not mounts or not self._limits:
             return {}
         wanted = {volume for mount in mounts if (volume := self._volume(namespace, mount, None)) is not None}
         if not wanted:
             return {}
-        self._count(list(self._changed))
+        self.count()
         full_nodes: dict[str, Full] = {}
         for driver, more in sorted(collections.Counter(volume.driver for volume in wanted).items()):
             free = self._free.get(driver, {})
@@ -162,14 +149,9 @@ class AttachFilter:
                     full_nodes[node] = Full(driver, most - free[node], most, new)
         return full_nodes
 
-    def count(self, most: int) -> bool:
-        """Recount at most `most` nodes, so that `full` has less to do; return whether any are left."""
-        self._count(list(itertools.islice(self._changed, most)))
-        return bool(self._changed)
-
-    def _count(self, nodes: Iterable[str]) -> None:
-        """Recount these nodes."""
-        for node in nodes:
+    def count(self, most: int | None = None) -> bool:
+        """Recount the changed nodes, at most `most` of them; return whether any are left."""
+        for node in list(itertools.islice(self._changed, most)):
             self._changed.discard(node)
             limits = self._limits.get(node)
             if limits is None:
@@ -182,20 +164,17 @@ class AttachFilter:
             )
             used = collections.Counter(volume.driver for volume in there | self._left(node))
             self._there[node] = there
-            for driver, most in limits.items():
-                self._free[driver][node] = most - used[driver]
+            for driver, limit in limits.items():
+                self._free[driver][node] = limit - used[driver]
+        return bool(self._changed)
 
     def _left(self, node: str) -> set[Volume]:
         """Return the volumes attached to a node, mounted or not; like the scheduler, only those with a CSI handle."""
-        volumes = set()
-        for name in self._attached.get(node, ()):
-            attachment = self._attachments[name]
-            volume = self._volumes.get(attachment.volume)
-            if volume is not None and isinstance(volume.handle, str):
-                volumes.add(Volume(attachment.driver, volume.handle))
-        return volumes
+        there = (self._attachments[name] for name in self._attached.get(node, ()))
+        known = ((attachment.driver, self._volumes.get(attachment.volume)) for attachment in there)
+        return {Volume(driver, volume.handle) for driver, volume in known if volume and isinstance(volume.handle, str)}
 
-    def _volume(self, namespace: str, mount: VolumeUse, who: Hashable) -> Volume | None:
+    def _volume(self, namespace: str, mount: volumes.VolumeUse, who: Hashable) -> Volume | None:
         """Return the volume to attach for a mount, or None. `who`: the pod, which identifies claims made for it."""
         if mount.inline is not None:
             return mount.inline
@@ -210,17 +189,12 @@ class AttachFilter:
 
     def _driver(self, storage_class: str) -> str:
         """Return the driver of a StorageClass, or an empty string."""
-        if storage_class == DEFAULT_CLASS:
+        if storage_class == volumes.DEFAULT_CLASS:
             by_default = [(known.created, name) for name, known in self._classes.items() if known.is_default]
             newest = max((created for created, _ in by_default), default="")
             storage_class = min((name for created, name in by_default if created == newest), default="")
         known = self._classes.get(storage_class)
         return known.driver if known is not None else ""
-
-    def _look_at_volume(self, name: str) -> None:
-        for claim in self._naming.get(name, ()):
-            self._changed.update(self._with_claim.get(claim, ()))
-        self._changed.update(self._with_volume.get(name, ()))
 
 
 Terms = tuple[NodeTerm, ...]

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gpushare import contract
 from gpushare import node as objects
-from gpushare.preflight.facts_of_cluster import ClusterFacts, Workload, at, entries, namespace
-from gpushare.preflight.finding import (
-    MAX_KUBERNETES,
-    MIN_KUBERNETES,
-    Finding,
-    RulePhase,
-    Severity,
-    counted,
-    format_version,
-    listed,
-    names,
-    parse_version,
-    rule,
-)
-
-Json = Mapping[str, Any]
+from gpushare.preflight import finding
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Json, at, entries, namespace
+from gpushare.preflight.finding import Finding, RulePhase, Severity, counted, format_version, listed, names, rule
 
 _SYSTEM = contract.SYSTEM_NAMESPACE
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -74,17 +61,16 @@ _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
     "older versions have no ValidatingAdmissionPolicy, so users could write their own shares",
 )
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
-    text = facts.server_version()
-    version = parse_version(text)[:2]
-    oldest, newest = MIN_KUBERNETES, MAX_KUBERNETES
+    text = facts.fact(facts.version, "version")
+    version = finding.parse_version(text)[:2]
+    oldest, newest = finding.MIN_KUBERNETES, finding.MAX_KUBERNETES
     if not version:
         yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
     elif version < oldest:
         found = f"Kubernetes {text}, but gpushare needs {format_version(oldest)} or newer"
         yield Finding(Severity.BLOCKING, found, (), "upgrade it")
     elif version > newest:
-        known = f"{format_version(oldest)} to {format_version(newest)}"
-        found = f"Kubernetes {text}; this release supports {known}"
+        found = f"Kubernetes {text}; this release supports {format_version(oldest)} to {format_version(newest)}"
         yield Finding(Severity.INFO, found, (), "check for a newer release of gpushare")
 
 
@@ -95,7 +81,7 @@ def _version(facts: ClusterFacts) -> Iterator[Finding]:
     RulePhase.BEFORE,
 )
 def _rights(facts: ClusterFacts) -> Iterator[Finding]:
-    missing = [right for right, allowed in facts.allowed().items() if not allowed]
+    missing = [right for right, allowed in facts.fact(facts.rights, "rights").items() if not allowed]
     if missing:
         remedy = "install as a cluster administrator, or ask one to bind you to the role cluster-admin"
         command = "kubectl create clusterrolebinding gpushare-installer --clusterrole=cluster-admin --user=YOU"
@@ -175,7 +161,12 @@ def _level(manifest: Json) -> str:
     "webhook and agents run with system-cluster-critical and system-node-critical, so that they are not evicted",
 )
 def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
-    scoped = {namespace(quota) for quota in facts.of("ResourceQuota") if _is_for_critical_pods(quota)}
+    scoped = {
+        namespace(quota)
+        for quota in facts.of("ResourceQuota")
+        for entry in entries(quota, "spec", "scopeSelector", "matchExpressions")
+        if entry.get("scopeName") == "PriorityClass" and _CRITICAL & set(entry.get("values") or ())
+    }
     there = any(objects.name(namespace) == _SYSTEM for namespace in facts.known("Namespace"))
     if scoped and _SYSTEM not in scoped:
         found = (
@@ -185,13 +176,6 @@ def _critical_quota(facts: ClusterFacts) -> Iterator[Finding]:
         )
         commands = (*([] if there else [_NAMESPACE]), _QUOTA)
         yield Finding(Severity.WARNING, found, (f"namespace/{_SYSTEM}",), "create one before you install", commands)
-
-
-def _is_for_critical_pods(quota: Json) -> bool:
-    return any(
-        entry.get("scopeName") == "PriorityClass" and _CRITICAL & set(entry.get("values") or ())
-        for entry in entries(quota, "spec", "scopeSelector", "matchExpressions")
-    )
 
 
 @rule("system-quota", f"no quota of {_SYSTEM} rejects its pods", "pods that a quota rejects are never created")
@@ -247,7 +231,7 @@ def _blocks_our_pods(hook: Json) -> bool:
     RulePhase.BEFORE,
 )
 def _network(facts: ClusterFacts) -> Iterator[Finding]:
-    version = facts.server_version()
+    version = facts.fact(facts.version, "version")
     plugins = {objects.name(daemon_set) for daemon_set in facts.known("DaemonSet")}
     if "-gke." in version:
         found = (
@@ -287,32 +271,26 @@ def _images(facts: ClusterFacts) -> Iterator[Finding]:
     parts = ((facts.plan.agent, facts.gpu_nodes() or machines), *anywhere)
     wrong: dict[str, tuple[str, ...]] = {}
     for workload, where in parts:
-        for image in _unpulled(workload):
+        for image in workload.images():
+            if image and not image.startswith(_NO_REGISTRY):
+                continue
             lacking = tuple(objects.name(item) for item in where if image not in _loaded(item))
             # Deployment and CronJob needs one node with the image, a DaemonSet needs it on all of its nodes.
             if not where or (lacking and workload is facts.plan.agent) or len(lacking) == len(where):
                 wrong[image] = lacking
     if wrong:
-        found = f"{listed(sorted(wrong))}: names without a registry{_of_images(wrong)}"
-        nodes = tuple(f"node/{name}" for name in sorted({name for some in wrong.values() for name in some}))
+        found = f"{listed(sorted(wrong))}: names without a registry"
+        without = sorted({name for some in wrong.values() for name in some})
+        if without:
+            lack = "lacks" if len(without) == 1 else "lack"
+            found += f", and {counted(without)} {lack} the images (a kubelet reports a new one within a minute)"
+        nodes = tuple(f"node/{name}" for name in without)
         remedy = "push the images to a registry that the nodes can pull from, and name it"
         commands = ("make images PUSH=REGISTRY/PREFIX", "./install.sh --registry REGISTRY/PREFIX")
         yield Finding(Severity.BLOCKING, found, nodes, remedy, commands)
 
 
-def _of_images(wrong: Mapping[str, tuple[str, ...]]) -> str:
-    lacking = {name for some in wrong.values() for name in some}
-    if not lacking:
-        return ""
-    lack = "lacks" if len(lacking) == 1 else "lack"
-    return f", and {counted(lacking)} {lack} the images (a kubelet reports a new one within a minute)"
-
-
-def _unpulled(workload: Workload) -> tuple[str, ...]:
-    return tuple(image for image in workload.images() if image.startswith(_NO_REGISTRY) or not image)
-
-
-def _loaded(node: Mapping[str, Any]) -> frozenset[str]:
+def _loaded(node: Json) -> frozenset[str]:
     """Return the images that the kubelet reports; it lists only the largest fifty."""
     return frozenset(str(name) for entry in entries(node, "status", "images") for name in entry.get("names") or ())
 

@@ -4,42 +4,23 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Final
 
 from gpushare import contract
 from gpushare import node as objects
 from gpushare.pod import is_some
-from gpushare.preflight import software_rules
-from gpushare.preflight.facts_of_cluster import ClusterFacts, InstallPlan, Workload, at, entries, namespace
-from gpushare.preflight.finding import (
-    MIN_CONTAINERD_CDI,
-    MIN_DRIVER,
-    MIN_DRIVER_MEMORY_LIMITS,
-    MIN_KERNEL_DMEM,
-    MIN_OPERATOR_CDI,
-    Finding,
-    RulePhase,
-    Severity,
-    Version,
-    counted,
-    format_version,
-    listed,
-    names,
-    parse_runtime,
-    parse_version,
-    rule,
-    severity_for,
-)
+from gpushare.preflight import finding, software_rules
+from gpushare.preflight.facts_of_cluster import ClusterFacts, InstallPlan, Json, Workload, at, entries, namespace
+from gpushare.preflight.finding import Finding, RulePhase, Severity, counted, listed, names, rule, severity_for
 from gpushare.preflight.health_rules import condition
 from gpushare.preflight.node_rules import info, subjects
-
-Json = Mapping[str, Any]
 
 CDI_COMPONENT: Final = "cdi"  # in config/components, and the volume that it adds
 _WITH_CDI = f"./install.sh --component {CDI_COMPONENT}"
 _NVIDIA = "nvidia.com/"
 _GPU = "nvidia.com/gpu"
 _UNPRIVILEGED = "ACCEPT_NVIDIA_VISIBLE_DEVICES_ENVVAR_WHEN_UNPRIVILEGED"
+_KEPT_OFF = '{"spec":{"template":{"spec":{"nodeSelector":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}}}'
 _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ](\S+)")
 
 
@@ -61,8 +42,15 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
             remedy = "keep it off these nodes" + (
                 ", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)
             )
-            commands = _exclusion_commands(plugin.off_by, workload, concerned)
-            yield Finding(Severity.BLOCKING, found, tuple(f"node/{name}" for name in concerned), remedy, commands)
+            if plugin.off_by:
+                commands = [f"kubectl label node {names(concerned, 'NODE...')} --overwrite {plugin.off_by}"]
+            else:
+                where, name = names([namespace(workload)], "NAMESPACE"), names([objects.name(workload)], "NAME")
+                commands = [
+                    f"kubectl --namespace {where} patch daemonset {name} --type merge -p '{_KEPT_OFF}'",
+                    "kubectl label node NODES_THAT_KEEP_IT nvidia.com/gpu.deploy.device-plugin=true",
+                ]
+            yield Finding(Severity.BLOCKING, found, tuple(f"node/{name}" for name in concerned), remedy, (*commands,))
     ours = {objects.name(gpunode) for gpunode in facts.known(contract.GPUNODE_KIND)}
     others = [
         machine
@@ -75,22 +63,11 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
             f"an unknown component advertises {_GPU} on {counted(others)}, perhaps a device plugin in the node's image"
         )
         remedy = "find it in the system or the node's image, and disable it"
-        commands = (
+        commands = [
             "kubectl get daemonsets --all-namespaces -o wide",
             "systemctl list-units | grep -i device-plugin # on the node",
-        )
-        yield Finding(Severity.BLOCKING, found, subjects(others), remedy, commands)
-
-
-def _exclusion_commands(off_by: str, workload: Json, concerned: tuple[str, ...]) -> tuple[str, ...]:
-    if off_by:
-        return (f"kubectl label node {names(concerned, 'NODE...')} --overwrite {off_by}",)
-    selector = '{"spec":{"template":{"spec":{"nodeSelector":{"nvidia.com/gpu.deploy.device-plugin":"true"}}}}}'
-    where, name = names([namespace(workload)], "NAMESPACE"), names([objects.name(workload)], "NAME")
-    return (
-        f"kubectl --namespace {where} patch daemonset {name} --type merge -p '{selector}'",
-        "kubectl label node NODES_THAT_KEEP_IT nvidia.com/gpu.deploy.device-plugin=true",
-    )
+        ]
+        yield Finding(Severity.BLOCKING, found, subjects(others), remedy, (*commands,))
 
 
 @rule(
@@ -142,17 +119,11 @@ def operator_with_cdi(facts: ClusterFacts) -> bool:
         enabled = at(policy, "spec", "cdi", "enabled")
         if enabled is not None:
             return bool(enabled)
-        return operator_version(facts, policy) >= MIN_OPERATOR_CDI
+        operators = (item for item in facts.known("Deployment") if objects.name(item) == "gpu-operator")
+        images = (image for operator in operators for image in Workload.from_manifest(operator).images())
+        labelled = finding.parse_version(objects.labels(policy).get("app.kubernetes.io/version", ""))
+        return (labelled or finding.parse_version(next(images, "").rpartition(":")[2])) >= finding.MIN_OPERATOR_CDI
     return False
-
-
-def operator_version(facts: ClusterFacts, policy: Json) -> Version:
-    """Return the GPU Operator's version, by its labels or its image."""
-    if version := parse_version(objects.labels(policy).get("app.kubernetes.io/version", "")):
-        return version
-    operators = (item for item in facts.known("Deployment") if objects.name(item) == "gpu-operator")
-    images = (image for operator in operators for image in Workload.from_manifest(operator).images())
-    return parse_version(next(images, "").rpartition(":")[2])
 
 
 @rule(
@@ -215,17 +186,19 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     if facts.plan.is_known and not facts.plan.agent.host_path(CDI_COMPONENT):
         found = "a configuration uses CDI, but the agent does not mount the directory for CDI specifications"
         yield Finding(Severity.BLOCKING, found, (), "install the component cdi", (_WITH_CDI,))
-    runtimes = {objects.name(item): parse_runtime(info(item, "containerRuntimeVersion")) for item in rest}
+    runtimes = {objects.name(item): finding.parse_runtime(info(item, "containerRuntimeVersion")) for item in rest}
     old = [
         item
         for item in rest
-        if runtimes[objects.name(item)][0] == "containerd" and runtimes[objects.name(item)][1] < MIN_CONTAINERD_CDI
+        if runtimes[objects.name(item)][0] == "containerd"
+        and runtimes[objects.name(item)][1] < finding.MIN_CONTAINERD_CDI
     ]
     if old:
-        found = f"{counted(old)} with a containerd older than {format_version(MIN_CONTAINERD_CDI)}, which ignores CDI"
+        oldest = finding.format_version(finding.MIN_CONTAINERD_CDI)
+        found = f"{counted(old)} with a containerd older than {oldest}, which ignores CDI"
         remedy = "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default"
         yield Finding(severity_for(old, rest), found, subjects(old), remedy)
-    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == MIN_CONTAINERD_CDI]
+    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == finding.MIN_CONTAINERD_CDI]
     if switched:
         found = f"{counted(switched)} with containerd 1.7, which supports CDI only if enable_cdi is set"
         command = "grep -n enable_cdi /etc/containerd/config.toml # on a node"
@@ -282,36 +255,36 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
 )
 def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
-    drivers = {objects.name(item): _driver_of(item) for item in chosen}
+    drivers = {
+        objects.name(item): finding.parse_version(
+            objects.labels(item).get("nvidia.com/cuda.driver-version.full", "")
+            or objects.labels(item).get("nvidia.com/cuda.driver.major", "")
+        )
+        for item in chosen
+    }
     silent = [item for item in chosen if not drivers[objects.name(item)]]
     if silent:
         found = f"{counted(silent)} without a label for the driver's version"
         remedy = "the agent labels its node once it runs there; until then, check on the node"
         command = "nvidia-smi --query-gpu=driver_version --format=csv # on a node"
         yield Finding(Severity.UNKNOWN, found, subjects(silent), remedy, (command,))
-    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < MIN_DRIVER]
+    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < finding.MIN_DRIVER]
     if old:
         found = (
-            f"{counted(old)} with a driver older than {format_version(MIN_DRIVER)} "
-            f"({listed(sorted({format_version(drivers[objects.name(item)]) for item in old}))})"
+            f"{counted(old)} with a driver older than {finding.format_version(finding.MIN_DRIVER)} "
+            f"({listed(sorted({finding.format_version(drivers[objects.name(item)]) for item in old}))})"
         )
-        remedy = f"update the driver to {format_version(MIN_DRIVER)} (CUDA 11.8) or newer"
+        remedy = f"update the driver to {finding.format_version(finding.MIN_DRIVER)} (CUDA 11.8) or newer"
         yield Finding(severity_for(old, chosen), found, subjects(old), remedy)
     able = [
         item
         for item in chosen
-        if drivers[objects.name(item)] >= MIN_DRIVER_MEMORY_LIMITS
-        and parse_version(info(item, "kernelVersion")) >= MIN_KERNEL_DMEM
+        if drivers[objects.name(item)] >= finding.MIN_DRIVER_MEMORY_LIMITS
+        and finding.parse_version(info(item, "kernelVersion")) >= finding.MIN_KERNEL_DMEM
     ]
     if able:
         found = f"{counted(able)} whose driver and kernel can enforce device memory limits, if cgroup v2 is in use"
         yield Finding(Severity.INFO, found, subjects(able))
-
-
-def _driver_of(node: Json) -> Version:
-    labels = objects.labels(node)
-    full = labels.get("nvidia.com/cuda.driver-version.full", "") or labels.get("nvidia.com/cuda.driver.major", "")
-    return parse_version(full)
 
 
 RULES: Final = (_owner, _in_use, _injection, _variable, _driver)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from gpushare import contract
 from gpushare import node as nodes
@@ -44,8 +44,8 @@ class Workload:
 
     def repelled(self, node: Mapping[str, Any]) -> taints.Taint | None:
         """Return the first taint of the node that a DaemonSet's pod of this kind does not tolerate."""
-        tolerated = (*taints.tolerations(self.pod.get("tolerations")), *_OF_DAEMONSETS)
-        return taints.untolerated(taints.repelling((node.get("spec") or {}).get("taints")), tolerated)
+        tolerated = taints.Tolerated((*taints.tolerations(self.pod.get("tolerations")), *_OF_DAEMONSETS))
+        return tolerated.first_untolerated(taints.of_effect(at(node, "spec", "taints"), *taints.REPELLING))
 
     def containers(self) -> Iterator[Mapping[str, Any]]:
         """Its containers, including init containers."""
@@ -139,14 +139,10 @@ def from_manifests(manifests: Iterable[Mapping[str, Any]]) -> InstallPlan:
                 )
             case ("ConfigMap", str() as name):
                 config_maps[name] = dict(manifest.get("data") or {})
-    return dataclasses.replace(plan, configurations=config_maps.get(_config_map(plan.agent), {}))
-
-
-def _config_map(agent: Workload) -> str:
-    """Return the name of the ConfigMap with the configurations: the agent's argument, or the usual one."""
-    arguments = [str(argument) for container in agent.containers() for argument in container.get("args") or ()]
+    arguments = [str(argument) for container in plan.agent.containers() for argument in container.get("args") or ()]
     named = [argument.rpartition("/")[2] for argument in arguments if argument.startswith("--config-map=")]
-    return named[-1] if named else contract.CONFIG_MAP
+    config_map = named[-1] if named else contract.CONFIG_MAP
+    return dataclasses.replace(plan, configurations=config_maps.get(config_map, {}))
 
 
 Json = Mapping[str, Any]
@@ -167,6 +163,16 @@ KINDS: Final[Mapping[str, str]] = {
     "ClusterPolicy": "clusterpolicies.nvidia.com",
     contract.GPUNODE_KIND: f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}",
 }
+
+
+# field of ClusterFacts -> the reason for None, if no other is given
+_UNREAD: Final[Mapping[str, str]] = {
+    "version": "the API server's version is unknown",
+    "groups": "the API groups are not known",
+    "rights": "the user's permissions are unknown",
+    "trial": "no test pod was submitted",
+}
+Fact = TypeVar("Fact")
 
 
 class Unread(Exception):  # noqa: N818 - reads as what it is
@@ -206,35 +212,17 @@ class ClusterFacts:
         """Return all objects of a kind. Raises `Unread`."""
         if kind in self.objects:
             return self.objects[kind]
-        raise self._unread(kind, f"{KINDS[kind]} are not known")
+        raise Unread(self.unread.get(kind, f"{KINDS[kind]} are not known"))
 
     def known(self, kind: str) -> tuple[Json, ...]:
         """Return the objects of a kind, none if unreadable: for details that only add to a finding."""
         return self.objects.get(kind, ())
 
-    def server_version(self) -> str:
-        """Return the API server's version. Raises `Unread`."""
-        if self.version is None:
-            raise self._unread("version", "the API server's version is unknown")
-        return self.version
-
-    def api_groups(self) -> frozenset[str]:
-        """Return the API groups that are served. Raises `Unread`."""
-        if self.groups is None:
-            raise self._unread("groups", "the API groups are not known")
-        return self.groups
-
-    def allowed(self) -> Mapping[str, bool]:
-        """Return what the user may do. Raises `Unread`."""
-        if self.rights is None:
-            raise self._unread("rights", "the user's permissions are unknown")
-        return self.rights
-
-    def tried(self) -> Trial:
-        """Return the result of the dry run. Raises `Unread`."""
-        if self.trial is None:
-            raise self._unread("trial", "no test pod was submitted")
-        return self.trial
+    def fact(self, value: Fact | None, name: str) -> Fact:
+        """Return the value of the field `name`. Raises `Unread` for None."""
+        if value is None:
+            raise Unread(self.unread.get(name, _UNREAD[name]))
+        return value
 
     def gpu_nodes(self) -> tuple[Json, ...]:
         """Return the Nodes that match the agent's node selector and affinity. Raises `Unread`."""
@@ -247,9 +235,6 @@ class ClusterFacts:
     def system_named(self, kind: str, wanted: str) -> Json | None:
         """Return the object of that name in gpushare's namespace. Raises `Unread`."""
         return next((item for item in self.system(kind) if nodes.name(item) == wanted), None)
-
-    def _unread(self, what: str, otherwise: str) -> Unread:
-        return Unread(self.unread.get(what, otherwise))
 
 
 def namespace(manifest: Json) -> str:

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Iterator
+from typing import Final
 
 from gpushare import contract
 from gpushare import node as objects
 from gpushare.gpunode import Condition
-from gpushare.preflight.facts_of_cluster import AGENT, WEBHOOK, ClusterFacts, at, entries
+from gpushare.preflight.facts_of_cluster import AGENT, WEBHOOK, ClusterFacts, Json, at, entries
 from gpushare.preflight.finding import Finding, RulePhase, Severity, listed, names, rule
-
-Json = Mapping[str, Any]
 
 _SYSTEM = contract.SYSTEM_NAMESPACE
 _CONFIGURATION = contract.WEBHOOK_CONFIGURATION
@@ -110,11 +108,12 @@ def _webhook(facts: ClusterFacts) -> Iterator[Finding]:
         return
     wanted = int(replicas or 1)
     ready = int(at(deployment, "status", "readyReplicas") or 0)
-    reasons = _reasons(facts, "webhook")
+    pods = _of_component(facts, "webhook") if "Pod" in facts.objects else ()
+    reasons = "; ".join(sorted({reason for pod in pods if (reason := why_not_ready(pod))}))
     if ready < wanted or reasons:  # a new replica that should replace one of them may not start
         more = "" if ready < wanted else ", but a new one is not"
         severity = Severity.BLOCKING if not ready else Severity.WARNING
-        found = f"{ready} of {wanted} replicas of the webhook are ready{more}{reasons}"
+        found = f"{ready} of {wanted} replicas of the webhook are ready{more}{': ' * bool(reasons)}{reasons}"
         remedy = "read their logs"
         command = f"kubectl --namespace {_SYSTEM} logs deployment/{WEBHOOK} --all-pods --tail=20"
         yield Finding(severity, found, (f"deployment/{WEBHOOK}",), remedy, (command,))
@@ -134,7 +133,12 @@ def _agents(facts: ClusterFacts) -> Iterator[Finding]:
     pods = {str(at(pod, "spec", "nodeName") or ""): pod for pod in _of_component(facts, "agent")}
     trouble: dict[str, list[str]] = {}
     for item in chosen:
-        reason = _why_not_ready(facts, item, pods.get(objects.name(item)))
+        if (pod := pods.get(objects.name(item))) is not None:
+            reason = why_not_ready(pod)
+        elif (taint := facts.plan.agent.repelled(item)) is not None:
+            reason = f"its taint {taint} is not tolerated"
+        else:
+            reason = "the DaemonSet has created no pod there"
         if reason:
             trouble.setdefault(reason, []).append(objects.name(item))
     ill = sum(map(len, trouble.values()))
@@ -144,13 +148,6 @@ def _agents(facts: ClusterFacts) -> Iterator[Finding]:
         remedy = "describe the pod"
         command = f"kubectl --namespace {_SYSTEM} describe pods --selector {_COMPONENT}=agent"
         yield Finding(severity, found, tuple(f"node/{name}" for name in concerned), remedy, (command,))
-
-
-def _why_not_ready(facts: ClusterFacts, node: Json, pod: Json | None) -> str:
-    if pod is not None:
-        return why_not_ready(pod)
-    taint = facts.plan.agent.repelled(node)
-    return f"its taint {taint} is not tolerated" if taint is not None else "the DaemonSet has created no pod there"
 
 
 def why_not_ready(pod: Json) -> str:
@@ -174,13 +171,6 @@ def why_not_ready(pod: Json) -> str:
 
 def _of_component(facts: ClusterFacts, component: str) -> Iterator[Json]:
     return (pod for pod in facts.system("Pod") if objects.labels(pod).get(_COMPONENT) == component)
-
-
-def _reasons(facts: ClusterFacts, component: str) -> str:
-    if "Pod" not in facts.objects:
-        return ""
-    reasons = sorted({reason for pod in _of_component(facts, component) if (reason := why_not_ready(pod))})
-    return f": {'; '.join(reasons)}" if reasons else ""
 
 
 @rule(
@@ -214,14 +204,13 @@ def _configuration(facts: ClusterFacts) -> Json | None:
     RulePhase.INSTALLED,
 )
 def _reached(facts: ClusterFacts) -> Iterator[Finding]:
-    trial = facts.tried()
+    trial = facts.fact(facts.trial, "trial")
     if trial.pod is not None:
         annotations = at(trial.pod, "metadata", "annotations") or {}
         if not {contract.ALLOCATION, contract.REASON} & set(annotations):
-            sentence = (
+            yield _missing(
                 "a pod that requests a share was admitted unchanged: no webhook or policy of gpushare reviews pods"
             )
-            yield _missing(sentence)
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
         meaning, remedy, command = next(row[1:] for row in _CALL_FAILURES if row[0] in trial.refusal)
         found = f"{meaning}: {trial.refusal}"

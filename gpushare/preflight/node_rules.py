@@ -2,29 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Any, Final
+from collections.abc import Callable, Collection, Iterator
+from typing import Final
 
 from gpushare import contract
 from gpushare import node as machines
-from gpushare.preflight.facts_of_cluster import GPU_PRESENT, KUBELET_DIRECTORY, KUBELET_VOLUME, ClusterFacts, at
-from gpushare.preflight.finding import (
-    MIN_CONTAINERD,
-    MIN_CONTAINERD_CDI,
-    MIN_KERNEL_RESTORE,
-    Finding,
-    Severity,
-    counted,
-    format_version,
-    listed,
-    names,
-    parse_runtime,
-    parse_version,
-    rule,
-    severity_for,
-)
-
-Json = Mapping[str, Any]
+from gpushare.preflight import finding
+from gpushare.preflight.facts_of_cluster import GPU_PRESENT, KUBELET_DIRECTORY, KUBELET_VOLUME, ClusterFacts, Json, at
+from gpushare.preflight.finding import Finding, Severity, counted, format_version, listed, names, rule, severity_for
 
 _GPU = "nvidia.com/gpu"
 # Other labels that mark GPU nodes, where neither NVIDIA's tools nor Node Feature Discovery have labelled a node.
@@ -36,7 +21,7 @@ _HINTS: Final = (
     "nvidia.com/gpu.product",
 )
 _EFFECTS: Final = frozenset({"PreferNoSchedule", "NoSchedule", "NoExecute"})
-_ARCHITECTURES: Final = frozenset({"amd64", "arm64"})
+_ARCHITECTURE: Final = "of the architecture {}, but images and library exist only for amd64 and arm64"
 _RUNTIMES: Final = frozenset({"containerd", "cri-o"})
 # Distributions whose kubelet has another directory: how to recognise their nodes, and the directory.
 _KUBELETS: Final[tuple[tuple[str, Callable[[Json], bool], str], ...]] = (
@@ -143,21 +128,16 @@ def _repels_other_pods(node: Json, effects: Collection[str]) -> bool:
 )
 def _system(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = facts.gpu_nodes()
-    windows = [item for item in chosen if info(item, "operatingSystem") not in {"", "linux"}]
-    if windows:
-        found = f"{counted(windows)} with {info(windows[0], 'operatingSystem')}, but gpushare supports Linux only"
-        remedy = "remove the label that selects the agent"
-        command = f"kubectl label node {names([machines.name(window) for window in windows], 'NODE...')} {GPU_PRESENT}-"
-        yield Finding(severity_for(windows, chosen), found, subjects(windows), remedy, (command,))
-    foreign = [item for item in chosen if info(item, "architecture") not in {"", *_ARCHITECTURES}]
-    if foreign:
-        found = (
-            f"{counted(foreign)} of the architecture {info(foreign[0], 'architecture')}, but images and library "
-            f"exist only for {' and '.join(sorted(_ARCHITECTURES))}"
-        )
-        remedy = "remove the label that selects the agent"
-        command = f"kubectl label node {names([machines.name(item) for item in foreign], 'NODE...')} {GPU_PRESENT}-"
-        yield Finding(severity_for(foreign, chosen), found, subjects(foreign), remedy, (command,))
+    for key, supported, sentence in (
+        ("operatingSystem", {"linux"}, "with {}, but gpushare supports Linux only"),
+        ("architecture", {"amd64", "arm64"}, _ARCHITECTURE),
+    ):
+        foreign = [item for item in chosen if info(item, key) not in {"", *supported}]
+        if foreign:
+            found = f"{counted(foreign)} {sentence.format(info(foreign[0], key))}"
+            remedy = "remove the label that selects the agent"
+            command = f"kubectl label node {names([machines.name(item) for item in foreign], 'NODE...')} {GPU_PRESENT}-"
+            yield Finding(severity_for(foreign, chosen), found, subjects(foreign), remedy, (command,))
 
 
 @rule("node-ready", "the nodes with GPUs are Ready", "agents and pods start only on nodes that are Ready")
@@ -199,19 +179,19 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
     for gpu_node in facts.gpu_nodes():
         by_runtime.setdefault(info(gpu_node, "containerRuntimeVersion"), []).append(gpu_node)
     for text, concerned in sorted(by_runtime.items()):
-        name, version = parse_runtime(text)
+        name, version = finding.parse_runtime(text)
         if not text:
             sentence = f"{counted(concerned)} without a reported container runtime"
             yield Finding(Severity.UNKNOWN, sentence, subjects(concerned), "check that their kubelets run")
         elif name not in _RUNTIMES:
             found = f"{counted(concerned)} with {text}, which gpushare has not been tested with"
             yield Finding(Severity.WARNING, found, subjects(concerned), "use containerd 1.7 or newer, or CRI-O")
-        elif name == "containerd" and version and version < MIN_CONTAINERD:
+        elif name == "containerd" and version and version < finding.MIN_CONTAINERD:
             found = (
                 f"{counted(concerned)} with containerd {format_version(version)}; kubelets since 1.26 require "
-                f"{format_version(MIN_CONTAINERD)} or newer"
+                f"{format_version(finding.MIN_CONTAINERD)} or newer"
             )
-            remedy = f"update containerd; {format_version(MIN_CONTAINERD_CDI)} and newer also support CDI"
+            remedy = f"update containerd; {format_version(finding.MIN_CONTAINERD_CDI)} and newer also support CDI"
             yield Finding(Severity.WARNING, found, subjects(concerned), remedy)
 
 
@@ -225,11 +205,11 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
         gpu_node
         for gpu_node in facts.gpu_nodes()
-        if (version := parse_version(info(gpu_node, "kernelVersion"))) and version < MIN_KERNEL_RESTORE
+        if (version := finding.parse_version(info(gpu_node, "kernelVersion"))) and version < finding.MIN_KERNEL_RESTORE
     ]
     if old:
         found = (
-            f"{counted(old)} with a kernel older than {format_version(MIN_KERNEL_RESTORE)} "
+            f"{counted(old)} with a kernel older than {format_version(finding.MIN_KERNEL_RESTORE)} "
             f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE"
         )
         remedy = (

@@ -7,17 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final
 
 from gpushare import contract
-from gpushare import node as nodes
 from gpushare import node as objects
-from gpushare.preflight.facts_of_cluster import ClusterFacts, Workload, at, namespace
+from gpushare.preflight.facts_of_cluster import ClusterFacts, Json, Workload, at, namespace
 from gpushare.preflight.finding import Finding, Severity, counted, names, rule
 from gpushare.preflight.node_rules import subjects
-
-Json = Mapping[str, Any]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,7 +66,7 @@ def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iter
     for item in facts.of(kind):
         if namespace(item) == contract.SYSTEM_NAMESPACE:
             continue
-        words = f"{namespace(item)}/{nodes.name(item)} {' '.join(Workload.from_manifest(item).images())}"
+        words = f"{namespace(item)}/{objects.name(item)} {' '.join(Workload.from_manifest(item).images())}"
         match = next((line for line in table if re.search(line.pattern, words)), None)
         if match is not None:
             yield match, item
@@ -79,14 +76,14 @@ def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
     """Return the names of the nodes on which a DaemonSet's pods run, or would."""
     pods = Workload.from_manifest(workload)
     return tuple(
-        nodes.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
+        objects.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
     )
 
 
 def workload_name(workload: Json) -> str:
     """Return a workload's name for a finding: `daemonset NAMESPACE/NAME`."""
     kind = str(workload.get("kind") or "DaemonSet").lower()
-    return f"{kind} {namespace(workload)}/{nodes.name(workload)}"
+    return f"{kind} {namespace(workload)}/{objects.name(workload)}"
 
 
 _KAI_GROUPS: Final = frozenset({"kai.scheduler", "scheduling.run.ai"})
@@ -214,7 +211,7 @@ def _operator(facts: ClusterFacts) -> Iterator[Finding]:
 
 @rule("kueue", "Kueue does not admit the same pods", "two queues in front of the same pods need a defined order")
 def _kueue(facts: ClusterFacts) -> Iterator[Finding]:
-    if _KUEUE in facts.api_groups():
+    if _KUEUE in facts.fact(facts.groups, "groups"):
         found = "Kueue is installed: a pod gets its share only after Kueue has removed its gate"
         remedy = (
             f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that queues do not admit more than the GPUs offer"

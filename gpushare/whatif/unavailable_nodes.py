@@ -7,7 +7,7 @@ agent that shuts down in order says so in the GPUNode.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from gpushare import contract, node
 from gpushare.gpunode import GpuNode
@@ -40,15 +40,11 @@ def _check(gpu_node: GpuNode, manifest: node.NodeJson | None) -> UnavailableNode
     ready = gpu_node.condition(contract.CONDITION_READY)
     if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
         return UnavailableNode("NoAgent", f"{gpu_node.name}: {ready.message}")
-    if _is_without_agent(gpu_node, (manifest.get("status") or {}).get("allocatable") or {}):
+    # A running agent offers resources, unless its node has no shared GPUs.
+    allocatable = (manifest.get("status") or {}).get("allocatable") or {}
+    is_shared = any(gpu.takes_shares and gpu.pending_mode is None for gpu in gpu_node.gpus)
+    if is_shared and allocatable and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0":
         return UnavailableNode(
             "NoAgent", f"the agent of {gpu_node.name} is not running: its kubelet offers no {contract.RESOURCE_PERCENT}"
         )
     return None
-
-
-def _is_without_agent(gpu_node: GpuNode, allocatable: Mapping[str, object]) -> bool:
-    """Whether the kubelet lacks resources that a running agent would offer; false for nodes without shared GPUs."""
-    if not any(gpu.takes_shares and gpu.pending_mode is None for gpu in gpu_node.gpus):
-        return False
-    return bool(allocatable) and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0"

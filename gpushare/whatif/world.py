@@ -7,22 +7,12 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, errors, gpu_capacity, ledger, node, placement, pod
+from gpushare import contract, errors, gpu_capacity, ledger, node, nodefilters, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef, peak
 from gpushare.gpunode import GpuNode
 from gpushare.mix import NO_HOST, Host
-from gpushare.nodefilters import (
-    NodeSpec,
-    PodAffinity,
-    PodInfo,
-    PodKey,
-    SchedulerCache,
-    pod_requests,
-    share_resources,
-    taints,
-    volumes,
-)
+from gpushare.nodefilters import pod_requests, share_resources, taints, volumes
 from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
@@ -105,11 +95,11 @@ class World:
         self._manifests: dict[str, pod.PodJson] = {}
         self._knows_nodes = node_manifests is not None
         is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
-        self._cache = SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
+        self._cache = nodefilters.SchedulerCache(is_full=self._is_full, knows_claims=lambda: is_known)
         nodes, pods, node_manifests = list(nodes), list(pods), list(node_manifests or ())
         self._unavailable = unavailable_nodes.find(nodes, node_manifests if self._knows_nodes else None)
         for node_manifest in node_manifests:
-            self._cache.put_node_spec(node.name(node_manifest), NodeSpec.from_manifest(node_manifest))
+            self._cache.put_node_spec(node.name(node_manifest), nodefilters.NodeSpec.from_manifest(node_manifest))
         for kind, items in unaccounted(storage or {}, pods).items():
             for item in items:
                 self._cache.put_storage(pod.namespaced_name(item), None, volumes.read({**item, "kind": kind}))
@@ -144,12 +134,12 @@ class World:
             for view in before:
                 self.put(view)
 
-    def node_spec(self, name: str) -> NodeSpec | None:
+    def node_spec(self, name: str) -> nodefilters.NodeSpec | None:
         """Return a Node; None if it does not exist or the Nodes were not read."""
         return self._cache.node_spec(name)
 
     @contextlib.contextmanager
-    def replacing_node_spec(self, changed: NodeSpec) -> Iterator[None]:
+    def replacing_node_spec(self, changed: nodefilters.NodeSpec) -> Iterator[None]:
         """Replace this Node, which must exist, while the block runs."""
         before = self._cache.node_spec(changed.name)
         self._cache.put_node_spec(changed.name, changed)
@@ -191,7 +181,7 @@ class World:
         """Return a note if any of these pods mounts an unknown claim."""
         if not self._knows_nodes:
             return []
-        claims = (self._cache.unknown_claim(PodAffinity.from_manifest(manifest)) for manifest in manifests)
+        claims = (self._cache.unknown_claim(nodefilters.PodAffinity.from_manifest(manifest)) for manifest in manifests)
         names = [name for name in dict.fromkeys(claims) if name]
         return [f"volumes of claims that do not exist yet, such as {names[0]}"] if names else []
 
@@ -261,7 +251,7 @@ class World:
         }
         most = max(disliked.values(), default=0)
 
-        def score(spec: NodeSpec) -> int:
+        def score(spec: nodefilters.NodeSpec) -> int:
             untainted = _MAX_SCORE - _MAX_SCORE * disliked[spec.name] // most if most else _MAX_SCORE
             return _resource_score(spec, self._cache.info(spec.name).amounts, shape) + _TAINT_WEIGHT * untainted
 
@@ -303,13 +293,15 @@ class World:
         where = where or str((manifest.get("spec") or {}).get("nodeName") or "")
         where = where or str(pod.annotations_of(manifest).get(contract.NODE, ""))
         if where and self._knows_nodes and not pod.is_terminal(manifest):
-            self._cache.put(_key(manifest), PodInfo.from_manifest(share_resources.equipped(manifest), where))
+            self._cache.put(
+                _key(manifest), nodefilters.PodInfo.from_manifest(share_resources.equipped(manifest), where)
+            )
 
     def host(self, manifest: pod.PodJson) -> Host:
         """Return the CPU and memory that the pod requests; none if it is bound, because it is counted already."""
         if not self._knows_nodes or (manifest.get("spec") or {}).get("nodeName"):
             return NO_HOST
-        amounts = dict(PodKey.from_manifest(manifest).amounts)
+        amounts = dict(nodefilters.PodKey.from_manifest(manifest).amounts)
         return Host(*(amounts.get(name, 0) for name in _COUNTED))
 
 
@@ -388,7 +380,7 @@ def _key_of(entry: Allocation) -> str:
     return entry.pod.uid or f"{entry.pod.namespace}/{entry.pod.name}"
 
 
-def _resource_score(spec: NodeSpec, used: Mapping[str, int], shape: PodKey) -> int:
+def _resource_score(spec: nodefilters.NodeSpec, used: Mapping[str, int], shape: nodefilters.PodKey) -> int:
     """Return the sum of the LeastAllocated and BalancedAllocation scores, 0 to 200."""
     asked = dict(shape.amounts)
     has = spec.allocatable or {}

@@ -107,10 +107,10 @@ def test_node_info_returns_to_empty_when_all_pods_left(
 
     info, other = NodeInfo(), NodeInfo()
     for pod_info in pod_infos(stay):
-        info.add(pod_info)
-        other.add(pod_info)
+        info.change(pod_info, 1)
+        other.change(pod_info, 1)
     for newcomer in pod_infos(come):
-        info.add(newcomer)
+        info.change(newcomer, 1)
     for newcomer in pod_infos(come):
-        info.remove(newcomer)
+        info.change(newcomer, -1)
     assert (info.count, +info.amounts, info.ports) == (other.count, +other.amounts, other.ports)
