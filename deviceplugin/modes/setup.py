@@ -81,7 +81,6 @@ class ModeSetup:
         self.failed = {uuid: why for uuid, why in self.failed.items() if uuid in closed or uuid not in self.ready}
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> bool:
-        """Set a GPU up; return whether that succeeded."""
         problem = await self.repair(gpu, assignment)
         if problem and self.failed.get(gpu.uuid) != problem:
             logger.warning("Could not set up a GPU", extra={"gpu": gpu.uuid, "err": problem})
@@ -242,7 +241,6 @@ class TimeSlicePart(SetUpPart):
     """The length of a GPU's time slices. The driver forgets it when it is reloaded."""
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
-        """Set the configured length, if there is one. Raises SetUpError."""
         if assignment.mode is Mode.TIME_SLICING and assignment.interval:
             await self._apply(gpu.uuid, assignment.interval)
 
@@ -265,7 +263,6 @@ class MpsPart(SetUpPart):
     gpu_of: Callable[[str], Gpu | None]
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
-        """Start the GPU's daemon with limits for the configured number of replicas. Raises SetUpError."""
         if assignment.mode is not Mode.MPS:
             return
         known = self.gpu_of(gpu.uuid)
