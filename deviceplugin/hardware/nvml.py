@@ -72,10 +72,7 @@ class NvmlProcess:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Utilization:
-    """The fraction of time in which each process ran kernels, by pid; missing processes ran none.
-
-    until_us: the end of the measured time, on the driver's clock.
-    """
+    """The fraction of time in which processes ran kernels, by pid, until `until_us` on the driver's clock."""
 
     parts: Mapping[int, float]
     until_us: int
@@ -162,10 +159,7 @@ class Nvml:
         return Utilization({pid: sum(figures) / len(figures) / _WHOLE for pid, figures in percents.items()}, until_us)
 
     def used_bytes(self, uuid: str) -> int:
-        """Return the memory in use on a GPU or MIG device, including memory of unlisted processes.
-
-        Before release 510 this includes what the driver reserves for itself.
-        """
+        """Return the memory in use on a device, also by unlisted processes and, before release 510, the driver."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         memory = try_ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
         return int((memory or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)

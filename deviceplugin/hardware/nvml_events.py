@@ -76,10 +76,7 @@ class XidKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XidEvent:
-    """A critical event of the driver.
-
-    gpu: UUID; None if the driver could not identify the GPU. gpu_instance, compute_instance: WHOLE_GPU for all of them.
-    """
+    """A critical event. gpu: UUID, None if the driver cannot identify it. The instances: WHOLE_GPU for all."""
 
     kind: XidKind
     number: int = 0

@@ -94,10 +94,7 @@ class Observation:
             await self.step()
 
     async def watch_for_silence(self, silent: Callable[[], None]) -> None:
-        """Mark the GPUs unhealthy when a driver call has not returned for too long; run until cancelled.
-
-        silent: called then, because the loop that normally reports GPUs may be waiting for the driver too.
-        """
+        """Mark the GPUs unhealthy, and call `silent`, when a driver call takes too long: other loops may wait too."""
         was_silent = False
         while True:
             await asyncio.sleep(POLL_SECONDS)

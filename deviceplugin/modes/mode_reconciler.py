@@ -252,11 +252,14 @@ class ModeReconciler:
                 usable=self._state.allocatable.value,
             )
         )
+        gone = desired_config.missing(hardware, self._checkpoint.known_gpus)
+        absent = (f"GPU {gpu.index} ({gpu.uuid}) is gone: the configuration still counts it" for gpu in gone)
+        chosen = self._selector.desired.warnings if self._selector.desired is not None else ()
         self._state.config_status.publish(
             transition.config_status(
                 config=None if self._is_first else self._checkpoint.current,
                 problem=self._selector.problem,
-                warnings=self._warnings(),
+                warnings=(*chosen, *absent, *filter(None, (self._write_problem,))),
                 gpus=gpus,
                 wanted=self._wanted,
                 waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
@@ -265,12 +268,6 @@ class ModeReconciler:
             )
         )
         self._state.published.set()
-
-    def _warnings(self) -> tuple[str, ...]:
-        gone = desired_config.missing(self._observed.hardware_gpus, self._checkpoint.known_gpus)
-        absent = (f"GPU {gpu.index} ({gpu.uuid}) is gone: the configuration still counts it" for gpu in gone)
-        chosen = self._selector.desired.warnings if self._selector.desired is not None else ()
-        return (*chosen, *absent, *filter(None, (self._write_problem,)))
 
     async def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
         """Write the checkpoint before it takes effect; return whether that worked. If not, nothing changes.

@@ -52,10 +52,7 @@ class SetUpPart:
 
 
 class ModeSetup:
-    """Sets up all parts of a GPU, and remembers which setups failed since the agent started.
-
-    failed: by UUID, why a GPU could not be set up or torn down. ready: UUIDs of the GPUs that this process has set up.
-    """
+    """Sets up all parts of GPUs. failed: by UUID, why that, or tearing down, failed. ready: UUIDs of the others."""
 
     def __init__(self, *parts: SetUpPart, clock: Callable[[], float] = time.monotonic) -> None:
         self._parts, self._clock = parts, clock
@@ -64,10 +61,7 @@ class ModeSetup:
         self.failed: dict[str, str] = {}
 
     def in_backoff(self, uuid: str, assignment: Assignment) -> bool:
-        """Whether this setup failed less than `BACKOFF_SECONDS` ago.
-
-        A failed setup can wake the reconciler, which would retry at once without this pause.
-        """
+        """Whether this setup failed a moment ago. It can wake the reconciler, which would then retry at once."""
         tried, at = self._last_failures.get(uuid, (None, 0.0))
         return tried == assignment and self._clock() - at < BACKOFF_SECONDS
 
@@ -118,10 +112,7 @@ class ModeSetup:
 
 
 class DriftRepair:
-    """Finds GPUs whose state differs from their mode, repairs them, and quarantines those that it cannot repair.
-
-    quarantined: by UUID, why a GPU cannot be used although its setup did not fail.
-    """
+    """Repairs GPUs whose state differs from their mode. quarantined: by UUID, why a GPU cannot be repaired."""
 
     def __init__(self, events: NodeEvents, observed: Observation, gpu_users: GpuUsers, mode_setup: ModeSetup) -> None:
         self._events, self._observed, self._gpu_users, self._mode_setup = events, observed, gpu_users, mode_setup
@@ -284,7 +275,6 @@ class MpsPart(SetUpPart):
         """Stop the GPU's daemon, even if `assignment` wants one too. Raises SetUpError.
 
         New limits only apply to the next server that the daemon starts, and the last client's server is still running.
-        https://docs.nvidia.com/deploy/mps/
         """
         try:
             await self.daemons.stop(gpu.uuid)
