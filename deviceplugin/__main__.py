@@ -16,7 +16,6 @@ logger = logging.getLogger("deviceplugin")
 
 
 def main() -> int:
-    """Run until stopped; return the exit code."""
     try:
         settings = agent_settings.parse(sys.argv[1:], os.environ)
     except agent_settings.SettingsError as error:

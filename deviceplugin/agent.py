@@ -82,10 +82,7 @@ async def wait_for_driver(settings: AgentSettings, daemon: lifecycle.Daemon) -> 
 async def run(
     settings: AgentSettings, daemon: lifecycle.Daemon, *, opened: nvml.Nvml | None, installed: library.Installed
 ) -> None:
-    """Serve until stopped. A thread may still call the driver when this returns; it ends with the process.
-
-    opened: the driver; None to wait for one.
-    """
+    """Serve until stopped. A thread may call the driver for longer, and ends with the process. opened: None to wait."""
     driver = opened or await wait_for_driver(settings, daemon)
     if driver is None:
         return
@@ -125,7 +122,6 @@ async def run(
 
 
 async def _serve(parts: AgentParts, daemon: lifecycle.Daemon, *, library_name: str) -> None:
-    """Start all loops, in this order, and wait until the daemon stops."""
     cluster, observation = parts.cluster, parts.hardware.observation
     daemon.start("arbiter", parts.process.watched())
     for name, watch in cluster.watches.items():
@@ -214,10 +210,7 @@ async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
 def on_their_way(
     node: GpuNode | None, pods: Iterable[PodJson], held: Iterable[pod_resources.ContainerDevices]
 ) -> list[str]:
-    """Return the pods, as `namespace/name`, with a share on this node but without devices from the kubelet. Pure.
-
-    pods: the node's pods, from the API server; held: the devices of containers, from the kubelet.
-    """
+    """Return the pods, as `namespace/name`, with a share on this node but without devices from the kubelet. Pure."""
     served = {f"{devices.namespace}/{devices.pod}" for devices in held if devices.resource in advertisement.COUNTERS}
     ended = {pod.uid(manifest) for manifest in pods if pod.is_terminal(manifest)}
     placed = {str(entry.pod) for entry in (node.allocations if node else ()) if entry.pod.uid not in ended}

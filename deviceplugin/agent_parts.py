@@ -1,8 +1,7 @@
 """All parts of an agent, built in order: each group takes the groups built before it, so dependencies point one way.
 
-cluster → hardware → shares (all in `node_parts`) → kubelet → reports → modes
-
-Information in the other direction travels as observable values (`NodeState`) and as events that wake loops (`Wake`).
+cluster → hardware → shares (all in `node_parts`) → kubelet → reports → modes. Information in the other direction
+travels as observable values (`NodeState`) and as events that wake loops (`Wake`).
 """
 
 from __future__ import annotations
@@ -121,7 +120,6 @@ class KubeletParts:
         await self.denied.run()
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Return the conditions about the injection of devices and about denial."""
         missing = self._arrivals.missing
         # Outside a pod, the agent cannot inspect its own container.
         is_shown = self._cluster.settings.pod_uid or missing
@@ -182,9 +180,9 @@ class ReportParts:
                 holders=holders.all(),
                 audit=shares.auditor.audit,
                 peaks=shares.peaks.all,
-                connections=shares.arbiter.connections(),
-                turned_away=shares.arbiter.turned_away(),
-                versions=shares.arbiter.versions(),
+                connections=shares.arbiter.reported.connections,
+                turned_away=shares.arbiter.reported.turned_away,
+                versions=dict(shares.arbiter.reported.versions),
             )
 
         self.metrics = agent_metrics.AgentCollector(name, snapshot)
@@ -243,17 +241,13 @@ class ModeParts:
         self.loops: Loops = {"modes": self.reconciler.run}
 
     def recount(self) -> None:
-        """Wake the reconciler if the allocatable amount has changed."""
         state = self._cluster.state
         if self._allocatable(state.gpus.gpus) != state.allocatable.value:
             self._cluster.wake.modes.set()
 
 
 class AgentParts:
-    """All groups. Changes of watched objects wake the parts that depend on them; `agent` starts the loops.
-
-    loops: those that start once the GPUs have been observed.
-    """
+    """All groups. Changes of watched objects wake the parts that depend on them. `agent` starts the `loops`."""
 
     def __init__(
         self,
@@ -282,7 +276,7 @@ class AgentParts:
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)
-        cluster.configuration.node.subscribe(lambda _: reports.capacity.check())
+        cluster.configuration.node.subscribe(lambda _: reports.capacity.wake.set())
 
     def checks(self) -> dict[str, probes.Check]:
         cluster, status, name = self.cluster, self.reports.status, self.cluster.name

@@ -33,11 +33,9 @@ class NodePods:
         return self.informer.objects.values()
 
     def known(self) -> list[PodJson] | None:
-        """Return all pods; None while they are unknown."""
         return list(self.all()) if self.informer.synced.is_set() else None
 
     def uids(self) -> frozenset[str] | None:
-        """Return the UIDs of all pods; None while they are unknown."""
         return frozenset(map(pod.uid, self.all())) if self.informer.synced.is_set() else None
 
     def running_uids(self) -> frozenset[str]:
@@ -115,12 +113,10 @@ class Configuration:
 
     @property
     def label(self) -> str | None:
-        """The configuration name in the node's label; None without a label."""
         return config_choice.label_of((self.metadata() or {}).get("labels") or {})
 
     @property
     def entries(self) -> dict[str, str]:
-        """The entries of the ConfigMap; empty if it does not exist."""
         config_map = next(iter(self.config_map.objects.values()), {})
         return {str(key): str(text) for key, text in (config_map.get("data") or {}).items()}
 

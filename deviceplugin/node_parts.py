@@ -113,7 +113,6 @@ class HardwareParts:
         return next((gpu for gpu in self.state.seen.gpus if gpu.uuid == uuid), None)
 
     def memory_bytes(self, uuid: str) -> int:
-        """Return a GPU's memory; 0 if the GPU is gone."""
         return gpu.memory_bytes if (gpu := self.gpu(uuid)) is not None else 0
 
     def gpu_of(self) -> dict[str, str]:
@@ -136,10 +135,7 @@ class HardwareParts:
 
 
 class ShareParts:
-    """The agent's end of the arbiter, the audit, and the peaks of shares.
-
-    audited: set once the first complete audit can be reported.
-    """
+    """The agent's end of the arbiter, the audit, and shares' peaks. audited: set after the first complete audit."""
 
     def __init__(self, cluster: ClusterParts, hardware: HardwareParts, process: arbiter.ArbiterProcess) -> None:
         settings, state, pods, node = cluster.settings, cluster.state, cluster.pods, cluster.gpunode
@@ -182,7 +178,6 @@ class ShareParts:
         self.loops: Loops = {"audit": self._audit, "peaks": self.peaks.run}
 
     def conditions(self) -> tuple[Condition, ...]:
-        """Return the audit's conditions; none before the first complete audit."""
         return self.auditor.conditions if self.audited.is_set() else ()
 
     async def _audit(self) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Sequence
 from typing import Final
 
 from deviceplugin.arbiter import messages
@@ -112,20 +111,23 @@ class AgentChannel:
                 node = GpuNode("", allocations=tuple(self._entries.values()), resizes=resizes)
                 self._channel.send(messages.ResizesApplied(self._resizing.apply(node)))
             case messages.Identified(container, tenant, refusal, gpus):
-                self._gpu_bytes |= {size.gpu: size.memory_bytes for size in gpus}
+                self._gpu_bytes |= dict(gpus)
                 asked = self._asked.pop(container, None)
                 if asked is not None and not asked.done():
                     asked.set_result(tenant or Refusal(refusal))
             case messages.ContextCharges(contexts):
-                self._contexts |= {context.gpu: context.memory_bytes for context in contexts}
+                self._contexts |= dict(contexts)
                 for share in self._ledgers.all():
                     self._ledgers.expect_contexts(share)
             case messages.ShareOverheads(key, processes):
-                self._measured(key, processes)
+                held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
+                for share in (share for share in self._ledgers.all() if share.tenant.key == key):
+                    slots = {slot: (member.pid, member.start_ticks) for slot, member in share.members.items()}
+                    share.set_overheads({slot: held[who] for slot, who in slots.items() if who in held})
             case messages.Measured():
                 self.has_measured = True
             case messages.ShareActivities(activities):
-                self._server.leases.observe({(one.gpu, one.share): one.active for one in activities})
+                self._server.leases.observe({(gpu, share_key): active for gpu, share_key, active in activities})
             case messages.UnclaimedMemory(number, memory_bytes):
                 waiting = self.measuring.get(number)  # None if the client has disconnected
                 if waiting is not None and not waiting.done():
@@ -134,13 +136,6 @@ class AgentChannel:
                 self._report(turns=turns)
             case _:
                 raise ValueError(f"unexpected message from the agent: {message}")
-
-    def _measured(self, key: str, processes: Sequence[messages.Overhead]) -> None:
-        held = {(process.pid, process.start_ticks): process.held_bytes for process in processes}
-        for share in self._ledgers.all():
-            if share.tenant.key == key:
-                slots = {slot: (member.pid, member.start_ticks) for slot, member in share.members.items()}
-                share.set_overheads({slot: held[who] for slot, who in slots.items() if who in held})
 
     def _report(self, *, turns: bool) -> None:
         self._refused.clear()
@@ -170,7 +165,7 @@ class AgentChannel:
             messages.Reported(
                 connections=self._server.connections,
                 turned_away=self._server.turned_away,
-                versions=tuple(messages.ProtocolVersion(*item) for item in self._server.versions.items()),
+                versions=tuple(self._server.versions.items()),
                 lost_ticks=self._ledgers.lost_ticks,
                 unreachable=tuple((process.pid, process.start_ticks) for process in unreachable),
             )

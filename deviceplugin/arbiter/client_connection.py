@@ -108,8 +108,7 @@ class ConnectionLimits:
 class ShareLookup(Protocol):
     """A source of the containers' shares."""
 
-    async def tenant(self, container: Container) -> Tenant | Refusal:
-        """Return the container's share, or the reason why it has none."""
+    async def tenant(self, container: Container) -> Tenant | Refusal: ...
 
 
 @dataclasses.dataclass(eq=False)

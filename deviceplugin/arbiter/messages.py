@@ -3,14 +3,9 @@
 The agent knows the cluster and the driver; the arbiter knows the processes and their ledgers. Both are always of the
 same release, so the messages need no version. Answers come in the order of the questions.
 
-    agent → arbiter                                     arbiter → agent
-    HasAllocation, AllocationGone                       ArbiterReady, Changed
-    ApplyAllocations                                    ResizesApplied
-    Identified                                          Identify
-    UnclaimedMemory                                     Measure
-    Report                                              RunningShareState, ShareGone, LeaseReports, Reported
-    ContextCharges, ShareOverheads, Measured,           LibraryRefused
-    ShareActivities
+To the arbiter: HasAllocation, AllocationGone, ApplyAllocations, Identified, UnclaimedMemory, Report, ContextCharges,
+ShareOverheads, Measured, ShareActivities. To the agent: ArbiterReady, Changed, ResizesApplied, Identify, Measure,
+RunningShareState, ShareGone, LeaseReports, Reported, LibraryRefused.
 """
 
 from __future__ import annotations
@@ -95,28 +90,20 @@ class Identify(Message):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class GpuMemory:
-    """An amount of a GPU's memory."""
-
-    gpu: str
-    memory_bytes: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Identified(Message):
-    """The answer to Identify: the share and its GPUs' total memory, or the reason for the container's processes."""
+    """The answer to Identify: the share and its GPUs' total bytes, or the reason for the container's processes."""
 
     container: Container
     tenant: Tenant | None
     refusal: str = ""
-    gpus: tuple[GpuMemory, ...] = ()
+    gpus: tuple[tuple[str, int], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ContextCharges(Message):
-    """What to charge on these GPUs for a CUDA context before it is created, from now on."""
+    """How many bytes to charge on these GPUs for a CUDA context before it is created, from now on."""
 
-    contexts: tuple[GpuMemory, ...]
+    contexts: tuple[tuple[str, int], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,19 +129,10 @@ class Measured(Message):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ShareActivity:
-    """Whether the driver has recently run work of a share, by its key, on a GPU."""
-
-    gpu: str
-    share: str
-    active: bool
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class ShareActivities(Message):
-    """The activity of all shares that the agent has sampled."""
+    """By GPU and share's key: whether the driver has recently run its work. Only of shares that the agent sampled."""
 
-    activities: tuple[ShareActivity, ...]
+    activities: tuple[tuple[str, str, bool], ...]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -241,22 +219,14 @@ class LeaseReports(Message):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class ProtocolVersion:
-    """The number of connections that speak a version of the protocol."""
-
-    version: int
-    connections: int
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class Reported(Message):
-    """The end of a report. `unreachable`: pid and start of processes whose ledgers the arbiter cannot open."""
+    """The end of a report. `versions`: connections by protocol version. `unreachable`: pid and start of processes."""
 
     connections: int
     turned_away: int
-    versions: tuple[ProtocolVersion, ...]
+    versions: tuple[tuple[int, int], ...]
     lost_ticks: int
-    unreachable: tuple[tuple[int, int], ...]
+    unreachable: tuple[tuple[int, int], ...]  # the arbiter cannot open their ledgers
 
 
 def write(message: Message) -> bytes:
@@ -288,9 +258,7 @@ class Channel:
         self._open = True
 
     def listen(self, heard: Callable[[Message, Sequence[int]], None], ended: Callable[[], None]) -> None:
-        """Call `heard` with each message and its descriptors, which `heard` closes, and `ended` when the other end
-        closes.
-        """
+        """Call `heard` with messages and their descriptors, which it closes, and `ended` when the other end closes."""
         self._heard, self._ended = heard, ended
         self._loop.add_reader(self._end, self._readable)
 

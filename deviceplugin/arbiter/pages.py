@@ -1,5 +1,4 @@
-"""The shared pages: limits, which only the arbiter can write, and the ledger, which the container's processes write
-too.
+"""The shared pages: limits, which only the arbiter writes, and the ledger, which the container's processes write too.
 
 Both are memfds. They are sealed against shrinking: a page truncated under the arbiter's mapping would kill it, and
 files on a tmpfs could be truncated. F_SEAL_FUTURE_WRITE leaves the arbiter's mapping of the limits the only writable
@@ -86,7 +85,6 @@ class LimitsPage:
             pass
 
     def set_overhead(self, gpu: int, overhead_bytes: int) -> None:
-        """Write the bytes that the share holds on a GPU beyond its charges."""
         self._set_measured(gpu, (overhead_bytes, self._measured[gpu][1]))
 
     def set_context_bytes(self, gpu: int, context_bytes: int) -> None:
@@ -135,8 +133,7 @@ class LimitsView:
     """A read-only view of the arbiter's limits page. It owns `descriptor`."""
 
     def __init__(self, descriptor: int, gpu_count: int) -> None:
-        self._descriptor = descriptor
-        self._gpu_count = gpu_count
+        self._descriptor, self._gpu_count = descriptor, gpu_count
         self._map = mmap.mmap(descriptor, contract.PAGE_SIZE, prot=mmap.PROT_READ)
         self.certain_slot = int(_unpack(_HEADER, self._map)[3])
 
@@ -169,8 +166,7 @@ class Ledger:
     """The ledger pages of one share, one per GPU. Processes get `descriptor`."""
 
     def __init__(self, descriptor: int, gpu_count: int) -> None:
-        self.descriptor = descriptor
-        self.gpu_count = gpu_count
+        self.descriptor, self.gpu_count = descriptor, gpu_count
         self._map = mmap.mmap(descriptor, gpu_count * contract.PAGE_SIZE)
         self._words = memoryview(self._map).cast("Q")
 
@@ -183,9 +179,7 @@ class Ledger:
 
     @classmethod
     def reopen(cls, path: os.PathLike[str], gpu_count: int, device_inode: tuple[int, int]) -> Ledger:
-        """Open the ledger that a process has mapped. Raises OSError, and PagesError if the arbiter did not create
-        it.
-        """
+        """Open the ledger that a process has mapped. Raises OSError, and PagesError if it is not the arbiter's."""
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         status = os.fstat(descriptor)
         is_ours = (
@@ -214,10 +208,7 @@ class Ledger:
         return tuple(self._word(gpu * contract.LEDGER_SLOTS + slot) for gpu in range(self.gpu_count))
 
     def certain(self, slot: int, gpu: int) -> tuple[int, int]:
-        """Return how many of a slot's charged bytes are certainly on the GPU, and the count of announced decreases.
-
-        Raises PagesError once the ledger is closed.
-        """
+        """Return a slot's certain bytes on a GPU, and its count of announced decreases. Raises PagesError."""
         word = self._word(gpu * contract.LEDGER_SLOTS + slot + contract.CERTAIN_SLOT)
         return word % (1 << contract.CERTAIN_BITS), word >> contract.CERTAIN_BITS
 

@@ -6,9 +6,7 @@ gone. Such a process no longer has the ledger mapped.
 
 The ledgers are shared memory, which survives in the processes that have it mapped; the next agent opens it there. The
 owners of the slots are not in that memory, so each share has a small file for them. It is written before a process
-learns its slot, and is valid only until the next boot. Ledgers as files on a tmpfs would not have to be searched for,
-but files cannot be sealed: a container could truncate them or grow them without end, and its root user could write its
-own limits.
+learns its slot, and is valid only until the next boot. Files on a tmpfs could not be sealed (`pages`).
 """
 
 from __future__ import annotations
@@ -51,13 +49,9 @@ class LedgerRecord:
 
 
 def write_record(directory: Path, record: LedgerRecord) -> None:
-    """Write the record's file atomically.
-
-    The previous release reads the file too, and rejects unknown fields in a tenant or a grant, so new fields go next to
-    these. This release and later ones ignore unknown fields.
-    """
+    """Write the file. Release 0.1.0 rejects unknown fields in a tenant or a grant, so new fields go next to these."""
     document = dataclasses.asdict(record)
-    del document["tenant"]["group"]  # 0.1.0 rejects unknown fields; joining processes set the group again
+    del document["tenant"]["group"]  # joining processes set it again
     records.write_file(record_path(directory, record.tenant), json.dumps(document, separators=(",", ":")))
 
 
@@ -111,8 +105,7 @@ class ShareLedger:
         self.tenant = tenant
         self.ledger = ledger
         self.limits = pages.LimitsPage(tenant.grants, slot_count=slot_count)
-        self.freed_bytes = 0
-        self.changes = 0
+        self.freed_bytes = self.changes = 0
         self._inherited = inherited
         self.members: dict[int, KernelProcess] = {}
         self._outdated: set[int] = set()
@@ -142,7 +135,6 @@ class ShareLedger:
         return self.ledger.certain(slot, gpu) if slot < self.limits.certain_slot else (0, 0)
 
     def overhead_bytes(self, slot: int, gpu: int) -> int:
-        """Return what a process holds on a GPU beyond its charges."""
         held = self._overheads.get(slot)
         return held[gpu] if held is not None else 0
 
@@ -183,8 +175,7 @@ class ShareLedger:
     def set_overheads(self, overheads: Mapping[int, Sequence[int]]) -> None:
         self._overheads = {slot: held for slot, held in overheads.items() if slot in self.members}
         for gpu in range(len(self.tenant.grants)):
-            overhead_bytes = sum(held[gpu] for held in self._overheads.values())
-            self.limits.set_overhead(gpu, overhead_bytes)
+            self.limits.set_overhead(gpu, sum(held[gpu] for held in self._overheads.values()))
 
     def use_current_page(self, slot: int) -> None:
         self._outdated.discard(slot)

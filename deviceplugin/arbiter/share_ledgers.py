@@ -45,8 +45,7 @@ class ExecChecker:
     """
 
     def __init__(self, gone: Callable[[ShareLedger, KernelProcess], None], *, proc: Path = kernel_process.PROC) -> None:
-        self._gone = gone
-        self._proc = proc
+        self._gone, self._proc = gone, proc
         self._due: dict[str, dict[KernelProcess, tuple[ShareLedger, asyncio.Future[None]]]] = {}
         self._working: dict[str, asyncio.Task[None]] = {}
 
@@ -64,9 +63,8 @@ class ExecChecker:
         """Cancel all checks. A running one finishes without effect."""
         for working in self._working.values():
             working.cancel()
-        for due in self._due.values():
-            for _, future in due.values():
-                future.cancel()
+        for _, future in (queued for due in self._due.values() for queued in due.values()):
+            future.cancel()
         self._due.clear()
         self._working.clear()
 

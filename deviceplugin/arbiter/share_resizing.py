@@ -74,7 +74,6 @@ class ShareResizer:
         self.ledgers.on_pages_current = self.refresh
 
     def refresh(self) -> None:
-        """Apply the current GPUNode, and notify if its status is outdated."""
         node = self.node()
         if node is not None and self.apply(node) != node.resizes:
             self.notify()
@@ -232,10 +231,7 @@ class DepartedShares:
 def departed_holders(
     tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
 ) -> str | None:
-    """Return a sentence that names the deleted pods which hold the share's memory, or None if there are none.
-
-    The sentence is empty if memory is missing and an outdated `node` may be the reason.
-    """
+    """Name, in a sentence, the deleted pods which hold the share's memory; None if none do, "" if `node` may be old."""
     is_old = find_allocation(tenant, node) is None
     departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
     if not departed and not is_old:

@@ -51,7 +51,6 @@ Identify = Callable[[int], Container | Refusal]
 
 
 def by_cgroup(proc: Path = kernel_process.PROC) -> Identify:
-
     def identify(pid: int) -> Container | Refusal:
         try:
             return kernel_process.container_of(kernel_process.cgroups(pid, proc=proc))
@@ -212,7 +211,6 @@ class Server:
 
 
 def raise_file_limit() -> int:
-    """Raise the soft limit of open files to the hard limit, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -113,7 +113,6 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
 def find_by_name(
     namespace: str, name: str, container: str, *, pods: Iterable[PodJson], node: GpuNode | None
 ) -> StartingContainer | Refusal | NotYet:
-    """Find the GPUs of a container that the runtime has not created yet, by its name."""
     # Finished pods of the same name may still be listed.
     known = [
         manifest
@@ -142,7 +141,6 @@ def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:
 
 
 def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
-    """Return the share as its allocation has it now, with this memory limit."""
     grants = _grants(entry.shares[tenant.share], memory_bytes)
     return dataclasses.replace(tenant, grants=grants, latency=entry.latency, allocation=entry.id)
 

@@ -119,23 +119,18 @@ def timetable(tenants: Iterable[Tenant]) -> Mapping[str, tuple[LaunchSlot, ...]]
     for key, owner in sorted(shares.items(), key=lambda item: (-len(item[1].grants), item[0])):
         uuids = [grant.uuid for grant in owner.grants]
         if len(uuids) > 1 and all(key in gpus[uuid].waiting for uuid in uuids):
-            length = min(alike[uuid][key] for uuid in uuids)
-            least = min(gpus[uuid].waiting[key].least for uuid in uuids)
-            _align(key, [gpus[uuid] for uuid in uuids], (length, least))
+            own = [gpus[uuid] for uuid in uuids]
+            lengths = (min(alike[uuid][key] for uuid in uuids), min(gpu.waiting[key].least for gpu in own))
+            for length in lengths:
+                begin = _common([gpu.gaps() for gpu in own], length)
+                if begin is not None and _is_granted(key, own, LaunchSlot(begin, length)):
+                    break
     for gpu in gpus.values():
         gpu.fill()
     return {
         key: tuple(gpus[grant.uuid].turns.get(key, NO_TURN) for grant in tenant.grants)
         for key, tenant in shares.items()
     }
-
-
-def _align(key: str, gpus: Sequence[_GpuTimetable], lengths: Iterable[int]) -> None:
-    """Assign the same slot on all these GPUs, with the first of the lengths that fits, if one does."""
-    for length in lengths:
-        begin = _common([gpu.gaps() for gpu in gpus], length)
-        if begin is not None and _is_granted(key, gpus, LaunchSlot(begin, length)):
-            return
 
 
 def _is_granted(key: str, gpus: Sequence[_GpuTimetable], turn: LaunchSlot) -> bool:

@@ -107,12 +107,10 @@ def lease(data: bytes) -> Lease:
 
 
 def opened(said: Lease) -> bytes:
-    """Encode OPEN: the process may launch, with these flags."""
     return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.gpu, said.flags, said.number))
 
 
 def revoked(said: Lease) -> bytes:
-    """Encode REVOKE: the process must stop launching."""
     return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.gpu, said.flags, said.number))
 
 

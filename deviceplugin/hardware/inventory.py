@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -104,7 +105,10 @@ def device_nodes(
     of_device: dict[str, tuple[str, ...]] = {uuid: (f"/dev/nvidia{minor}",) for uuid, minor in minors.items()}
     capabilities: dict[str, int] = {}
     for root in roots if parts else ():
-        capabilities |= _capabilities(root / "proc/driver/nvidia-caps/mig-minors")
+        with contextlib.suppress(OSError):
+            text = (root / "proc/driver/nvidia-caps/mig-minors").read_text()  # lines such as `gpu0/gi1/access 21`
+            words = (line.partition(" ") for line in text.splitlines())
+            capabilities |= {name: int(number) for name, _, number in words if number.isdigit()}
     for uuid, gpu, instance, part in parts:
         if gpu not in minors:
             continue
@@ -112,12 +116,3 @@ def device_nodes(
         caps = tuple(f"/dev/nvidia-caps/nvidia-cap{capabilities[name]}" for name in names if name in capabilities)
         of_device[uuid] = (f"/dev/nvidia{minors[gpu]}", *caps)
     return answer.DevicePaths(of_device, control)
-
-
-def _capabilities(path: Path) -> dict[str, int]:
-    """Return the minor number of each capability's device node, from lines such as `gpu0/gi1/access 21`."""
-    try:
-        lines = path.read_text().splitlines()
-    except OSError:
-        return {}
-    return {name: int(number) for name, _, number in (line.partition(" ") for line in lines) if number.isdigit()}

@@ -72,20 +72,14 @@ class NvmlProcess:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Utilization:
-    """The fraction of time in which each process ran kernels, by pid; missing processes ran none.
-
-    until_us: the end of the measured time, on the driver's clock.
-    """
+    """The fraction of time in which processes ran kernels, by pid, until `until_us` on the driver's clock."""
 
     parts: Mapping[int, float]
     until_us: int
 
 
 class Nvml:
-    """An initialised NVML. Not thread-safe. Call `close` at the end.
-
-    sys_root: where sysfs is mounted.
-    """
+    """An initialised NVML. Not thread-safe. Call `close` at the end. sys_root: where sysfs is mounted."""
 
     def __init__(self, *, sys_root: Path = Path("/sys")) -> None:
         self._sys_root = sys_root
@@ -165,10 +159,7 @@ class Nvml:
         return Utilization({pid: sum(figures) / len(figures) / _WHOLE for pid, figures in percents.items()}, until_us)
 
     def used_bytes(self, uuid: str) -> int:
-        """Return the memory in use on a GPU or MIG device, including memory of unlisted processes.
-
-        Before release 510 this includes what the driver reserves for itself.
-        """
+        """Return the memory in use on a device, also by unlisted processes and, before release 510, the driver."""
         handle = ask(pynvml.nvmlDeviceGetHandleByUUID, uuid)
         memory = try_ask(pynvml.nvmlDeviceGetMemoryInfo, handle, pynvml.nvmlMemory_v2)
         return int((memory or ask(pynvml.nvmlDeviceGetMemoryInfo, handle, about=uuid)).used)
@@ -217,7 +208,9 @@ class Nvml:
         about = f"GPU {index}"
         bus_id = str(ask(pynvml.nvmlDeviceGetPciInfo, handle, about=about).busId)
         capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, about=about)
-        problem = _health_problem(handle)
+        _, _, waits, failed = try_ask(pynvml.nvmlDeviceGetRemappedRows, handle, default=(0, 0, 0, 0))
+        problem = "memory rows wait to be remapped: the GPU has to be reset" if waits else ""
+        problem = "memory rows could not be remapped: the GPU has to be replaced" if failed else problem
         # NVML reports the NUMA node only of GPUs whose memory is one. The kernel knows the nearest CPUs.
         try:
             address = nvml_call.kernel_address(bus_id)
@@ -279,15 +272,6 @@ def _memory_bytes(handle: Any, about: str) -> int:
     return 0 if whole is None else int(whole.total)
 
 
-def _health_problem(handle: Any) -> str:
-    rows = try_ask(pynvml.nvmlDeviceGetRemappedRows, handle)
-    if rows is not None and rows[3]:
-        return "memory rows could not be remapped: the GPU has to be replaced"
-    if rows is not None and rows[2]:
-        return "memory rows wait to be remapped: the GPU has to be reset"
-    return ""
-
-
 Arguments = ParamSpec("Arguments")
 Answer = TypeVar("Answer")
 
@@ -310,9 +294,10 @@ class Driver:
     ) -> Answer:
         """Call `question`, which uses `nvml`, in the order of requests."""
         await self._lock.acquire()
-        # Cancelling a call does not stop its thread. The next call waits until the thread has returned.
+        # Cancelling a call does not stop its thread. The next call waits until the thread has returned. The callback
+        # marks an error as retrieved, because the caller may have been cancelled.
         call = asyncio.create_task(self._call(functools.partial(question, *arguments, **named)))
-        call.add_done_callback(_retrieve_error)
+        call.add_done_callback(lambda done: None if done.cancelled() else done.exception())
         return await asyncio.shield(call)
 
     async def _call(self, question: Callable[[], Answer]) -> Answer:
@@ -322,9 +307,3 @@ class Driver:
         finally:
             self._asked_at = None
             self._lock.release()
-
-
-def _retrieve_error(call: asyncio.Task[Any]) -> None:
-    """Mark the error of a call as retrieved, because its caller may have been cancelled."""
-    if not call.cancelled():
-        call.exception()

@@ -1,7 +1,6 @@
 """The driver's critical events (XIDs): waits for them, and decides which devices they affect and which are ignored.
 
-XIDs that programs cause are ignored: https://docs.nvidia.com/deploy/xid-errors/. Two environment variables of NVIDIA's
-plugin change the list.
+XIDs that programs cause are ignored (https://docs.nvidia.com/deploy/xid-errors/), unless two variables say otherwise.
 """
 
 from __future__ import annotations
@@ -77,10 +76,7 @@ class XidKind(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class XidEvent:
-    """A critical event of the driver.
-
-    gpu: UUID; None if the driver could not identify the GPU. gpu_instance, compute_instance: WHOLE_GPU for all of them.
-    """
+    """A critical event. gpu: UUID, None if the driver cannot identify it. The instances: WHOLE_GPU for all."""
 
     kind: XidKind
     number: int = 0
@@ -131,10 +127,7 @@ def affected(devices: Mapping[str, Watched], event: XidEvent, ignored: Filter) -
 
 
 class Events:
-    """The event set of one NVML. Not thread-safe. Close it before NVML shuts down.
-
-    unwatched: GPUs whose failures would go unnoticed, by UUID, with the reason.
-    """
+    """The event set of one NVML. Not thread-safe. Close it before NVML shuts down. unwatched: as in `nvml.Nvml`."""
 
     def __init__(self) -> None:
         self._set: Any = None
@@ -148,10 +141,7 @@ class Events:
             self._set = None
 
     def wait(self, timeout_seconds: float) -> XidEvent | None:
-        """Return the next critical event; None after `timeout_seconds` without one.
-
-        The event's `gpu` is None if the GPU has not answered since NVML was initialised.
-        """
+        """Return the next critical event; its `gpu` is None if the GPU has not answered since NVML was initialised."""
         end = time.monotonic() + timeout_seconds
         try:
             if self._set is None:

@@ -33,10 +33,7 @@ _NO_DEVICE: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_NOT_FOUND, pynvml.NVML_E
 _NO_LIST: Final = object()
 _MISCOUNTED: Final = re.compile(r"\bA30\b")  # NVML reports wrong counts for it, according to NVIDIA's mig-parted
 _PLACES: Final = 8  # no GPU has more GPU instances, compute instances or places
-_SHARED_ENGINES: Final = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
 _Place: Final = pynvml.c_nvmlGpuInstancePlacement_t
-_GpuInstance: Final = pynvml.c_nvmlGpuInstance_t
-_ComputeInstance: Final = pynvml.c_nvmlComputeInstance_t
 _ENGINES: Final = {"copy": "CopyEngine", "decoder": "Decoder", "encoder": "Encoder", "jpeg": "Jpeg", "ofa": "Ofa"}
 # Attributes that a profile has and lacks, by its NVML_GPU_INSTANCE_PROFILE_* in nvml.h of release 610. pynvml 12.535
 # names two of these numbers, and its PROFILE_COUNT is lower. A driver rejects numbers that it does not know.
@@ -62,7 +59,6 @@ class MigDriver:
         self._driver = driver
 
     def processes(self, uuid: str) -> tuple[NvmlProcess, ...]:
-        """Return the processes that compute on a GPU or MIG device."""
         return self._driver.processes(uuid)
 
     def model(self, uuid: str) -> tuple[str, int]:
@@ -125,7 +121,7 @@ class MigDriver:
         geometry = self.mig_geometry(uuid)
         for kind in geometry.kinds if geometry is not None else ():
             asked, arguments = pynvml.nvmlDeviceGetGpuInstances, (handle, kind.device_profile_id)
-            for gpu_instance in _listed(asked, arguments, _GpuInstance, about=uuid):
+            for gpu_instance in _listed(asked, arguments, pynvml.c_nvmlGpuInstance_t, about=uuid):
                 info = ask(pynvml.nvmlGpuInstanceGetInfo, gpu_instance, about=uuid)
                 parts = tuple(
                     instance.ComputeInstance(part_id, slices, uuids.get(ids, ""), ids in busy)
@@ -172,7 +168,6 @@ class MigDriver:
         return int(ask(pynvml.nvmlGpuInstanceGetInfo, made, about=uuid).id)
 
     def create_compute_instance(self, uuid: str, instance_id: int, slices: int) -> None:
-        """Create a compute instance with `slices` slices in a GPU instance."""
         owner = ask(pynvml.nvmlDeviceGetGpuInstanceById, _handle(uuid), instance_id, about=uuid)
         number = next((kind for kind, count in _part_kinds(owner, uuid) if count == slices), None)
         if number is None:
@@ -219,7 +214,8 @@ def _ids(device: Any, about: str = "") -> tuple[int, int]:
 
 def _part_kinds(owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
     """Yield the driver's number and the slices of each kind of compute instance that fits a GPU instance."""
-    asked, engines = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo, _SHARED_ENGINES
+    asked = pynvml.nvmlGpuInstanceGetComputeInstanceProfileInfo
+    engines = pynvml.NVML_COMPUTE_INSTANCE_ENGINE_PROFILE_SHARED
     for number in range(pynvml.NVML_COMPUTE_INSTANCE_PROFILE_COUNT):
         info = ask(asked, owner, number, engines, 1, about=uuid, allowed=_NO_KIND)
         if info is not None:
@@ -230,7 +226,7 @@ def _parts(owner: Any, uuid: str) -> Iterator[tuple[int, int]]:
     """Yield id and slices of each compute instance in a GPU instance."""
     for number, slices in _part_kinds(owner, uuid):
         asked = pynvml.nvmlGpuInstanceGetComputeInstances
-        for part in _listed(asked, (owner, number), _ComputeInstance, about=uuid):
+        for part in _listed(asked, (owner, number), pynvml.c_nvmlComputeInstance_t, about=uuid):
             yield int(ask(pynvml.nvmlComputeInstanceGetInfo, part, about=uuid).id), slices
 
 

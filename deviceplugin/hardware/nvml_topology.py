@@ -12,7 +12,7 @@ import dataclasses
 import itertools
 import uuid as uuids
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import pynvml
 
@@ -58,7 +58,14 @@ def paths(gpus: Sequence[str]) -> Paths:
     buses = {kernel_address(str(info.busId)): gpu for gpu, info in infos if info is not None}
     linked: collections.Counter[frozenset[str]] = collections.Counter()
     for gpu, handle in handles.items():
-        linked.update(frozenset((gpu, buses[bus])) for bus in _link_ends(handle) if bus in buses)
+        for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
+            active = try_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
+            if active is None:
+                break  # no more links
+            remote = try_ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
+            other = buses.get(kernel_address(str(remote.busId))) if remote is not None else None
+            if other is not None:  # a GPU, and no switch
+                linked[frozenset((gpu, other))] += 1
     between = {}
     for gpu, other in itertools.combinations(handles, 2):
         level = try_ask(pynvml.nvmlDeviceGetTopologyCommonAncestor, handles[gpu], handles[other])
@@ -78,16 +85,3 @@ def clique(gpu: str) -> str:
     cluster = bytes(fabric.cluster_uuid)
     is_attached = fabric.state == pynvml.NVML_GPU_FABRIC_STATE_COMPLETED and fabric.status == pynvml.NVML_SUCCESS
     return f"{uuids.UUID(bytes=cluster)}.{fabric.clique_id}" if is_attached and any(cluster) else ""
-
-
-def _link_ends(handle: Any) -> list[str]:
-    """Return the PCI addresses at the other ends of a GPU's active links: GPUs and switches."""
-    addresses = []
-    for link in range(pynvml.NVML_NVLINK_MAX_LINKS):
-        active = try_ask(pynvml.nvmlDeviceGetNvLinkState, handle, link)
-        if active is None:
-            break  # no more links
-        remote = try_ask(pynvml.nvmlDeviceGetNvLinkRemotePciInfo, handle, link) if active else None
-        if remote is not None:
-            addresses.append(kernel_address(str(remote.busId)))
-    return addresses

@@ -73,7 +73,6 @@ class Observation:
 
     @property
     def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
-        """The GPUs with their MIG devices, by index."""
         return tuple(sorted((gpu.gpu for gpu in self.gpus.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
 
     @property
@@ -95,10 +94,7 @@ class Observation:
             await self.step()
 
     async def watch_for_silence(self, silent: Callable[[], None]) -> None:
-        """Mark the GPUs unhealthy when a driver call has not returned for too long; run until cancelled.
-
-        silent: called then, because the loop that normally reports GPUs may be waiting for the driver too.
-        """
+        """Mark the GPUs unhealthy, and call `silent`, when a driver call takes too long: other loops may wait too."""
         was_silent = False
         while True:
             await asyncio.sleep(POLL_SECONDS)
@@ -128,7 +124,6 @@ class Observation:
             await self.refresh()
 
     async def refresh(self) -> None:
-        """Read everything from the driver and publish it."""
         is_known, node = self._known.is_set(), self._node()
         on_node, allocations = (node.gpus, node.allocations) if node is not None else ((), ())
         previous = tuple({gpu.uuid: gpu for gpu in (*on_node, *self.seen.gpus)}.values())
@@ -189,8 +184,8 @@ class Observation:
             # If the driver does not answer at all, no GPU counts as healthy, and none counts as having disappeared:
             # only the driver may be at fault. A driver that is not loaded has released all GPUs, and starts them afresh
             # when it is loaded.
-            unreadable = tuple(Unreadable(gpu.index, str(error)) for gpu in previous)
-            unreadable = unreadable or (Unreadable(None, str(error)),)
+            indices: list[int | None] = [gpu.index for gpu in previous]
+            unreadable = tuple(Unreadable(index, str(error)) for index in indices or [None])
             return nvml.NvmlSnapshot((), unreadable), {} if error.code == nvml.NOT_LOADED else None
 
     def _kernel_gpus(self) -> frozenset[str]:

@@ -162,12 +162,9 @@ def _keepable(instances: Sequence[GpuInstance], used: frozenset[str]) -> Iterato
             yield (*fixed, *some)
 
 
-_Needed = tuple[ProfileGeometry, tuple[int, ...]]
-
-
 def _matched(
-    kept: Sequence[GpuInstance], needed: Sequence[_Needed]
-) -> tuple[list[tuple[GpuInstance, tuple[int, ...]]], list[_Needed]] | None:
+    kept: Sequence[GpuInstance], needed: Sequence[tuple[ProfileGeometry, tuple[int, ...]]]
+) -> tuple[list[tuple[GpuInstance, tuple[int, ...]]], list[tuple[ProfileGeometry, tuple[int, ...]]]] | None:
     """Match each kept instance to a wanted one, and return the rest; None if a kept instance is not wanted."""
     missing = list(needed)
     matches = []
@@ -186,7 +183,6 @@ def _matched(
 
 
 def _destroyed(instances: Iterable[GpuInstance]) -> tuple[Step, ...]:
-    """Return the steps that destroy these instances, parts first."""
     steps: list[Step] = []
     for instance in instances:
         steps += [*(DestroyPart(instance.id, part.id) for part in instance.parts), Destroy(instance.id)]

@@ -47,8 +47,7 @@ class ArbiterProcess:
     """A running arbiter, and the `channel` to it."""
 
     def __init__(self, process: asyncio.subprocess.Process, channel: Channel) -> None:
-        self._process = process
-        self.channel = channel
+        self._process, self.channel = process, channel
 
     @property
     def pid(self) -> int:
@@ -107,11 +106,9 @@ async def running(
 class Arbiter:
     """The arbiter, as the agent sees it.
 
-    node: returns the GPUNode as last seen. tell: called when the GPUNode's status needs an update. context_bytes:
-    returns what to charge for a context on a GPU, by UUID, before it is created. shares, reported: from the last
-    report. refused: called with the container and the reason when a library speaks no supported protocol version.
-    unclaimed_bytes: returns how much of a GPU, by its place in a share, belongs to no process other than the given one;
-        None if unknown.
+    node: returns the GPUNode as last seen. tell: called when the GPUNode's status needs an update. context_bytes,
+    unclaimed_bytes: as in `ShareLedgers`, for the given process. shares, reported: from the last report. refused:
+    called with the container and the reason when a library speaks no supported protocol version.
     """
 
     channel: Channel
@@ -137,15 +134,6 @@ class Arbiter:
         self.listening = asyncio.Event()
         self.reported = messages.Reported(0, 0, (), 0, ())
         self.channel.listen(self._on_message, lambda: None)  # `ArbiterProcess.watched` notices the end
-
-    def connections(self) -> int:
-        return self.reported.connections
-
-    def turned_away(self) -> int:
-        return self.reported.turned_away
-
-    def versions(self) -> Mapping[int, int]:
-        return {spoken.version: spoken.connections for spoken in self.reported.versions}
 
     @property
     def problem(self) -> str | None:
@@ -204,12 +192,11 @@ class Arbiter:
         return done
 
     def publish_context_bytes(self, gpu_uuids: Iterable[str]) -> None:
-        """Send the context charges of these GPUs, if they have changed."""
         sizes = {uuid: self.context_bytes(uuid) for uuid in gpu_uuids}
         new = {uuid: size for uuid, size in sizes.items() if self._contexts.get(uuid, 0) != size}
         if new:
             self._contexts |= new
-            self.channel.send(messages.ContextCharges(tuple(messages.GpuMemory(*item) for item in new.items())))
+            self.channel.send(messages.ContextCharges(tuple(new.items())))
 
     def publish_overheads(self, share: RunningShare, held: Mapping[int, Sequence[int]]) -> None:
         """Send what a share's processes hold beyond their charges, by slot and GPU."""
@@ -223,7 +210,6 @@ class Arbiter:
             self.channel.send(messages.ShareOverheads(share.tenant.key, overheads))
 
     def publish_measured(self) -> None:
-        """Announce, once, that overheads are known."""
         if not self._measured:
             self._measured = True
             self.channel.send(messages.Measured())
@@ -231,11 +217,9 @@ class Arbiter:
     def publish_activity(self, works: Mapping[tuple[str, str], bool]) -> None:
         """Send whether the driver has recently run work, by the GPU's UUID and the share's key."""
         if works:
-            activities = tuple(messages.ShareActivity(*place, runs) for place, runs in works.items())
-            self.channel.send(messages.ShareActivities(activities))
+            self.channel.send(messages.ShareActivities(tuple((*place, runs) for place, runs in works.items())))
 
     def close(self) -> None:
-        """Cancel open answers, and close the shares' pages."""
         for task in self._answering:
             task.cancel()
         self.shares.close()
@@ -306,7 +290,7 @@ class Arbiter:
             node = self.node()
             gpus = node.gpu_by_uuid() if node is not None else {}
             known = (gpus[grant.uuid] for grant in tenant.grants if grant.uuid in gpus)
-            sizes = tuple(messages.GpuMemory(gpu.uuid, gpu.memory_bytes) for gpu in known)
+            sizes = tuple((gpu.uuid, gpu.memory_bytes) for gpu in known)
             self.channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
             self.channel.send(messages.Identified(container, None, str(tenant)))

@@ -34,11 +34,7 @@ Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
 @dataclasses.dataclass(eq=False)
 class Lookup:
-    """Share lookups for all containers of the node.
-
-    pods, node: return the informers' state. ask_pods, ask_node: ask the API server. Each lookup ends within about
-    WAIT_SECONDS.
-    """
+    """Share lookups, each within about WAIT_SECONDS. pods, node: the informers' state. ask_*: ask the API server."""
 
     _: dataclasses.KW_ONLY
     pods: Callable[[], Iterable[PodJson]]
@@ -109,8 +105,7 @@ class SingleFlight:
 
     def __post_init__(self) -> None:
         self._asking = asyncio.Lock()
-        self._begun = float("-inf")
-        self._ended = float("-inf")
+        self._begun = self._ended = float("-inf")
         self._error: api_errors.ClusterError | None = None  # of the last request
 
     async def wait_for_answer(self) -> None:
@@ -136,8 +131,7 @@ class RunningShare:
     """A share with processes. `overheads`: as sent to the arbiter; None if it may not have them any more."""
 
     def __init__(self, state: RunningShareState, limits: pages.LimitsView, ledger: pages.Ledger) -> None:
-        self.limits = limits
-        self.ledger = ledger
+        self.limits, self.ledger = limits, ledger
         self.update(state)
 
     def update(self, state: RunningShareState) -> None:
@@ -185,7 +179,6 @@ class Shares:
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
 
     def lease_usage(self) -> Iterator[LeaseUsage]:
-        """Yield every share's use of its GPUs, from the last report."""
         for turn in self.lease_reports:
             share = self._shares.get(turn.share)
             if share is not None:

@@ -20,7 +20,7 @@ from deviceplugin.agent_settings import ModeOptions
 from deviceplugin.cluster_objects import Configuration
 from gpushare import errors
 from gpushare.allocation import Allocation
-from gpushare.config import config_choice, config_file, node_settings
+from gpushare.config import config_choice, config_file
 from gpushare.config import node_settings as configured
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.gpunode import Mode
@@ -30,7 +30,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
-_UNREAD: Final = "unread-"  # stands in for the UUID
+UNREAD: Final = "unread-"  # how the placeholder for the UUID of a GPU that cannot be read begins
 _WITHOUT_SETUP: Final = (Mode.FRACTIONAL, Mode.EXCLUSIVE, Mode.TIME_SLICING)  # a first agent can serve them at once
 
 
@@ -59,7 +59,7 @@ def resolve(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOpti
     try:
         read = config_file.read(config.text)
         if options.strict and config not in config_choice.BUILT_INS.values():
-            read = node_settings.restricted(read)
+            read = configured.restricted(read)
         settings = configured.effective(
             read, arguments=options.arguments, environment=options.environment, strict=options.strict
         )
@@ -119,12 +119,7 @@ def unread_gpus(gpus: Iterable[HardwareGpu], indices: Iterable[int | None]) -> t
     """Return placeholders for the GPUs with these numbers that are missing in `gpus`; only the number is known."""
     known = {gpu.index for gpu in gpus}
     new = (index for index in indices if index is not None and index not in known)
-    return tuple(HardwareGpu(f"{_UNREAD}{index}", index, mig_capable=True) for index in new)
-
-
-def is_unread(uuid: str) -> bool:
-    """Whether this is the placeholder for the UUID of a GPU that cannot be read."""
-    return uuid.startswith(_UNREAD)
+    return tuple(HardwareGpu(f"{UNREAD}{index}", index, mig_capable=True) for index in new)
 
 
 class ConfigSelector:
@@ -158,7 +153,10 @@ class ConfigSelector:
             application = config, tuple(gpus if known is None or config != current else known)
             # In a thread, and once: the text is not ours and may be long.
             if application not in cached:
-                cached[application] = await asyncio.to_thread(self._resolve, *application)
+                try:
+                    cached[application] = await asyncio.to_thread(resolve, *application, self._options)
+                except errors.ConfigError as error:
+                    cached[application] = error
             resolved = self._resolved[application] = cached[application]
             if isinstance(resolved, DesiredConfig):
                 if self.desired is None or self.desired.config != resolved.config:
@@ -172,9 +170,3 @@ class ConfigSelector:
             self._refused(problem)
         self.problem = problem
         return self.desired
-
-    def _resolve(self, config: ActiveConfig, gpus: Sequence[HardwareGpu]) -> DesiredConfig | errors.ConfigError:
-        try:
-            return resolve(config, gpus, self._options)
-        except errors.ConfigError as error:
-            return error

@@ -24,7 +24,6 @@ from gpushare.pod import PodJson
 
 # The kubelet lists a device only once the pod is admitted, shortly after Allocate.
 JUST_GIVEN_SECONDS: Final = 30.0
-_ENDED: Final = ("Succeeded", "Failed")
 
 
 class GpuUsers:
@@ -81,13 +80,8 @@ class GpuUsers:
 
     def in_use(self) -> frozenset[str]:
         """Return the UUIDs of the GPUs and MIG devices that containers are known to have."""
-        allocated = self.allocated_ids.items()
-        return frozenset(
-            device_resources.device_of(device_id)
-            for name, ids in allocated
-            if name not in COUNTERS
-            for device_id in ids
-        )
+        of_gpus = (ids for name, ids in self.allocated_ids.items() if name not in COUNTERS)
+        return frozenset(device_resources.device_of(device_id) for ids in of_gpus for device_id in ids)
 
     async def refresh(self) -> str:
         """Update `held` from the kubelet; return why that was not possible, or ""."""
@@ -126,11 +120,7 @@ class GpuUsers:
             just_given=[device_id for resource, device_id in self._just_given if resource not in COUNTERS],
             processes=processes,
             gpu_of={uuid: gpu.uuid for gpu in known for uuid in (gpu.uuid, *(made.uuid for made in gpu.mig_devices))},
-            ended=[
-                "/".join(pod.namespaced_name(manifest))
-                for manifest in self._pods()
-                if (manifest.get("status") or {}).get("phase") in _ENDED
-            ],
+            ended=["/".join(pod.namespaced_name(manifest)) for manifest in self._pods() if pod.is_terminal(manifest)],
         )
         for uuid, reason in (*unanswered.items(), *lost.items(), *unknown.items()):
             users[uuid] = (*users.get(uuid, ()), f"an unknown user ({reason})")

@@ -19,12 +19,10 @@ VERSION: Final = 1
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """An immutable record; a change makes a new one.
+    """An immutable record; a change makes a new one. current: the last valid configuration.
 
-    current: the last valid configuration.
-    gpus: by UUID, the assignment in force; None for a GPU that is being set up and is offered to no pod.
-    before: for a GPU that is being set up, its last assignment, which has to be torn down.
-    known_gpus: the GPUs that `current` was applied to; on disk their key is `seats`.
+    gpus: by UUID, the assignment in force; None for a GPU that is being set up and is offered to no pod. before: its
+    last assignment, which has to be torn down. known_gpus: those that `current` was applied to; on disk, `seats`.
     """
 
     current: ActiveConfig

@@ -1,7 +1,7 @@
 """Brings the GPUs to the modes that the cluster wants, one GPU at a time, and never one that is in use.
 
-The decisions are pure and live in `desired_config` and `transition`. This loop fixes the order of the
-side effects: a change is written to disk before it is made on the GPU, and published after it.
+`desired_config` and `transition` decide. This loop orders the effects: a change is written to disk before it is made on
+the GPU, and published after it.
 """
 
 from __future__ import annotations
@@ -132,8 +132,7 @@ class ModeReconciler:
 
     async def _select_config(self) -> bool:
         """Select the configuration and record it; return whether a valid one is in force."""
-        current = None if self._is_first else self._checkpoint.current
-        last = self._checkpoint.last
+        current, last = None if self._is_first else self._checkpoint.current, self._checkpoint.last
         gpus = [
             dataclasses.replace(gpu, ours=(was := last(gpu.uuid)) is not None and was.partition is not None)
             for gpu in self._observed.hardware_gpus
@@ -157,7 +156,7 @@ class ModeReconciler:
     @property
     def _wanted(self) -> Mapping[str, Assignment]:
         desired = self._selector.desired.assignments if self._selector.desired is not None else {}
-        return {uuid: assignment for uuid, assignment in desired.items() if not desired_config.is_unread(uuid)}
+        return {uuid: assignment for uuid, assignment in desired.items() if not uuid.startswith(desired_config.UNREAD)}
 
     async def _initialize(self, wanted: Mapping[str, Assignment]) -> None:
         """Give new GPUs an initial assignment, and set up GPUs that this process has not set up yet."""
@@ -186,11 +185,8 @@ class ModeReconciler:
     async def _users(self, closed: frozenset[str]) -> dict[str, tuple[str, ...]]:
         """Return the users of closed GPUs, by UUID. Call it only after their closing was published."""
         unknown: dict[str, str] = {}
-        node = None
-        in_force = self._checkpoint.gpus
-        shared = [
-            uuid for uuid in closed if (assignment := in_force.get(uuid)) is None or assignment.mode is Mode.FRACTIONAL
-        ]
+        node, in_force = None, self._checkpoint.gpus
+        shared = [uuid for uuid in closed if (now := in_force.get(uuid)) is None or now.mode is Mode.FRACTIONAL]
         if shared:
             try:
                 node = await self._settled()
@@ -256,11 +252,14 @@ class ModeReconciler:
                 usable=self._state.allocatable.value,
             )
         )
+        gone = desired_config.missing(hardware, self._checkpoint.known_gpus)
+        absent = (f"GPU {gpu.index} ({gpu.uuid}) is gone: the configuration still counts it" for gpu in gone)
+        chosen = self._selector.desired.warnings if self._selector.desired is not None else ()
         self._state.config_status.publish(
             transition.config_status(
                 config=None if self._is_first else self._checkpoint.current,
                 problem=self._selector.problem,
-                warnings=self._warnings(),
+                warnings=(*chosen, *absent, *filter(None, (self._write_problem,))),
                 gpus=gpus,
                 wanted=self._wanted,
                 waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
@@ -269,12 +268,6 @@ class ModeReconciler:
             )
         )
         self._state.published.set()
-
-    def _warnings(self) -> tuple[str, ...]:
-        gone = desired_config.missing(self._observed.hardware_gpus, self._checkpoint.known_gpus)
-        absent = (f"GPU {gpu.index} ({gpu.uuid}) is gone: the configuration still counts it" for gpu in gone)
-        chosen = self._selector.desired.warnings if self._selector.desired is not None else ()
-        return (*chosen, *absent, *filter(None, (self._write_problem,)))
 
     async def _write(self, changed: mode_checkpoint.Checkpoint) -> bool:
         """Write the checkpoint before it takes effect; return whether that worked. If not, nothing changes.

@@ -52,10 +52,7 @@ class SetUpPart:
 
 
 class ModeSetup:
-    """Sets up all parts of a GPU, and remembers which setups failed since the agent started.
-
-    failed: by UUID, why a GPU could not be set up or torn down. ready: UUIDs of the GPUs that this process has set up.
-    """
+    """Sets up all parts of GPUs. failed: by UUID, why that, or tearing down, failed. ready: UUIDs of the others."""
 
     def __init__(self, *parts: SetUpPart, clock: Callable[[], float] = time.monotonic) -> None:
         self._parts, self._clock = parts, clock
@@ -64,10 +61,7 @@ class ModeSetup:
         self.failed: dict[str, str] = {}
 
     def in_backoff(self, uuid: str, assignment: Assignment) -> bool:
-        """Whether this setup failed less than `BACKOFF_SECONDS` ago.
-
-        A failed setup can wake the reconciler, which would retry at once without this pause.
-        """
+        """Whether this setup failed a moment ago. It can wake the reconciler, which would then retry at once."""
         tried, at = self._last_failures.get(uuid, (None, 0.0))
         return tried == assignment and self._clock() - at < BACKOFF_SECONDS
 
@@ -81,7 +75,6 @@ class ModeSetup:
         self.failed = {uuid: why for uuid, why in self.failed.items() if uuid in closed or uuid not in self.ready}
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> bool:
-        """Set a GPU up; return whether that succeeded."""
         problem = await self.repair(gpu, assignment)
         if problem and self.failed.get(gpu.uuid) != problem:
             logger.warning("Could not set up a GPU", extra={"gpu": gpu.uuid, "err": problem})
@@ -119,10 +112,7 @@ class ModeSetup:
 
 
 class DriftRepair:
-    """Finds GPUs whose state differs from their mode, repairs them, and quarantines those that it cannot repair.
-
-    quarantined: by UUID, why a GPU cannot be used although its setup did not fail.
-    """
+    """Repairs GPUs whose state differs from their mode. quarantined: by UUID, why a GPU cannot be repaired."""
 
     def __init__(self, events: NodeEvents, observed: Observation, gpu_users: GpuUsers, mode_setup: ModeSetup) -> None:
         self._events, self._observed, self._gpu_users, self._mode_setup = events, observed, gpu_users, mode_setup
@@ -242,7 +232,6 @@ class TimeSlicePart(SetUpPart):
     """The length of a GPU's time slices. The driver forgets it when it is reloaded."""
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
-        """Set the configured length, if there is one. Raises SetUpError."""
         if assignment.mode is Mode.TIME_SLICING and assignment.interval:
             await self._apply(gpu.uuid, assignment.interval)
 
@@ -265,7 +254,6 @@ class MpsPart(SetUpPart):
     gpu_of: Callable[[str], Gpu | None]
 
     async def set_up(self, gpu: HardwareGpu, assignment: Assignment) -> None:
-        """Start the GPU's daemon with limits for the configured number of replicas. Raises SetUpError."""
         if assignment.mode is not Mode.MPS:
             return
         known = self.gpu_of(gpu.uuid)
@@ -287,7 +275,6 @@ class MpsPart(SetUpPart):
         """Stop the GPU's daemon, even if `assignment` wants one too. Raises SetUpError.
 
         New limits only apply to the next server that the daemon starts, and the last client's server is still running.
-        https://docs.nvidia.com/deploy/mps/
         """
         try:
             await self.daemons.stop(gpu.uuid)

@@ -1,14 +1,10 @@
 """Plans how GPUs get from their present modes to the wanted ones, and what other components see of it. Pure.
 
-A GPU changes its mode in three moves, and a crash between any two of them is harmless:
-
-1. It is **closed**: it accepts no new pods. A pod that was placed just before may still be on its way, so the agent
-   looks for users only after the GPU was closed.
-2. When it has no users, it is **vacated**: from then on it has no assignment, and none of it is offered.
-3. Its new assignment is set up, and put in force.
-
-Only a closed GPU without users is ever vacated. A GPU that has **drifted**, because another program changed it, is
-closed too, and **repaired**: it is set up again for the mode that it already has, which does not disturb its users.
+A GPU changes its mode in three moves, and a crash between any two of them is harmless. It is **closed**: it accepts no
+new pods. A pod may still be on its way, so only then the agent looks for users. Once it has none, it is **vacated**: it
+has no assignment, and none of it is offered. Then its new assignment is set up, and put in force. Only a closed GPU
+without users is ever vacated. A GPU that has **drifted**, because another program changed it, is closed too, and
+**repaired**: it is set up again for the mode that it already has, which does not disturb its users.
 """
 
 from __future__ import annotations
@@ -36,10 +32,8 @@ AnyAssignment = TypeVar("AnyAssignment")
 class TransitionPlan(Generic[AnyAssignment]):
     """The next moves, by UUID.
 
-    closed: the GPUs that accept no new pods from now on; all others do.
-    repair: the GPUs to repair now.
-    change: the GPUs to vacate and set up now, with their new assignment.
-    waiting: the GPUs that cannot be changed yet, with their users.
+    closed: the GPUs that accept no new pods from now on; all others do. change: the GPUs to vacate and set up now, with
+    their new assignment. waiting: the GPUs that cannot be changed yet, with their users.
     """
 
     closed: frozenset[str]
@@ -58,11 +52,9 @@ def plan(
 ) -> TransitionPlan[AnyAssignment]:
     """Plan the next moves.
 
-    present: the assignments in force; None for a GPU that was vacated or is unknown.
-    wanted: the configured assignments; a GPU without one stays as it is.
-    closed: the GPUs that were closed before `users` was determined.
-    users: the users of each GPU, in words; a GPU without an entry has none.
-    drifted: the GPUs whose state differs from the assignment in force.
+    present: the assignments in force; None for a GPU that was vacated or is unknown. wanted: the configured ones; a GPU
+    without one stays as it is. closed: the GPUs that were closed before `users`, in words, was determined. drifted: the
+    GPUs whose state differs from the assignment in force.
     """
     differing = {uuid for uuid, assignment in wanted.items() if present.get(uuid) != assignment}
     known = differing & closed
@@ -87,10 +79,7 @@ def gpus_with_modes(
     closed: Collection[str],
     hardware: Iterable[HardwareGpu] = (),
 ) -> tuple[Gpu, ...]:
-    """Return the GPUs with their modes. A GPU being set up reports its target mode and accepts no new pods.
-
-    hardware: the GPUs whose MIG devices are known.
-    """
+    """Return the GPUs with their modes. A GPU being set up reports its target mode and accepts no new pods."""
     profiles = {gpu.uuid: tuple(mig_device.profile for mig_device in gpu.mig_devices) for gpu in hardware}
     gpus = []
     for gpu in seen:

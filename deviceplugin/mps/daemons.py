@@ -39,16 +39,12 @@ _SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
 _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
-SetComputeMode = Callable[[str, bool], Awaitable[None]]
+SetComputeMode = Callable[[str, bool], Awaitable[None]]  # may raise any exception with a sentence
 
 
 @dataclasses.dataclass(eq=False)
 class MpsDaemon:
-    """The daemon of one `Spec`. problem: why it does not run, or "".
-
-    set_exclusive: sets a GPU's compute mode; may raise any exception with a sentence. changed: called when `problem`
-    has changed.
-    """
+    """The daemon of one `Spec`. problem: why it does not run, or "". changed: called when that has changed."""
 
     spec: steps.Spec
     _: dataclasses.KW_ONLY

@@ -1,7 +1,6 @@
 """An MPS daemon's files, its clients' limits, and the steps that start and stop it. Pure.
 
 MPS does not know pods: its limits hold for each client process. https://docs.nvidia.com/deploy/mps/
-
 A daemon for a single GPU gets that GPU in CUDA_VISIBLE_DEVICES, so that daemons cannot claim each other's GPUs, and the
 only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVIDIA's plugin, sees all GPUs of the node.
 """
@@ -29,7 +28,6 @@ class LimitError(errors.GpushareError):
 
 
 def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> None:
-    """Raise LimitError if a GPU cannot be shared by this many replicas."""
     most = hardware_gpu.max_mps_clients(compute_capability, as_nvidia=as_nvidia)
     if replicas > most:
         raise LimitError(f"maximum allowed replicas exceeded: {replicas} > {most}: lower replicas under sharing.mps")
@@ -58,10 +56,7 @@ def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DaemonFiles:
-    """The paths of a daemon's files, below the root that the configuration names (`mpsRoot`).
-
-    name: a GPU's UUID, or a resource if one daemon serves all its GPUs.
-    """
+    """A daemon's files below `mpsRoot`. name: a GPU's UUID, or a resource if one daemon serves all its GPUs."""
 
     root: Path
     name: str
@@ -104,10 +99,7 @@ class DaemonFiles:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MpsGpu:
-    """A GPU of a daemon. memory_bytes: 0 if unknown.
-
-    replicas: the number of its shares. at_once: how many of them one process can use.
-    """
+    """A GPU with `replicas` shares, of which a process can use `at_once`. memory_bytes: 0 if unknown."""
 
     uuid: str
     index: int

@@ -1,8 +1,7 @@
 """Runs `nvidia-cuda-mps-control`: to start MPS daemons, send them commands and find their processes.
 
 A daemon ends with the container that it was started in. So that it outlives the agent, a keeper in another container
-can run the program for the agent: `python -m deviceplugin.mps.supervisor`. It listens on a socket: one JSON line in,
-one out. It has no state and runs one program only. The socket belongs to root, so only root can connect.
+can run the program for the agent (`DESCRIPTION`). It listens on a socket: one JSON line in, one out.
 """
 
 from __future__ import annotations
@@ -49,10 +48,9 @@ class ControlError(Exception):
 
 
 class Control:
-    """Starts one MPS daemon and sends it commands, with NVIDIA's control program.
+    """Starts one MPS daemon and sends it commands. `environment` is the daemon's, and names its pipe directory.
 
-    program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it. environment: the daemon's, which names
-    its pipe directory.
+    program: `nvidia-cuda-mps-control`, or the socket of a keeper that runs it.
     """
 
     def __init__(self, program: Path, environment: Mapping[str, str]) -> None:
@@ -243,7 +241,6 @@ def _read_pid(path: Path) -> int | None:
 
 
 async def serve(socket: Path, program: Path, daemon: lifecycle.Daemon) -> None:
-
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
             async with asyncio.timeout(READ_SECONDS):

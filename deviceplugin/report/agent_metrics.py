@@ -60,8 +60,7 @@ class AgentCollector(Collector):
     """Collects the metrics of this node's GPUs, shares, containers and arbiter, and of its GPUNode's conditions."""
 
     def __init__(self, node_name: str, snapshot: Callable[[], MetricsSnapshot]) -> None:
-        self.node_name = node_name
-        self._snapshot = snapshot
+        self.node_name, self._snapshot = node_name, snapshot
 
     def describe(self) -> Iterable[Metric]:
         """Return nothing: the metrics depend on the node."""

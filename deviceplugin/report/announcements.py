@@ -22,11 +22,7 @@ from gpushare.pod import PodJson
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HealthAnnouncer:
-    """Follows the GPUs and records Events.
-
-    unread: GPUs that could not be read; node: returns the newest known GPUNode; gpu_of: returns the GPU's UUID by the
-    UUID of each GPU and MIG device.
-    """
+    """Follows the GPUs and records Events. gpu_of: returns the GPU's UUID by the UUID of each GPU and MIG device."""
 
     node_events: NodeEvents
     kubelet: pod_resources.KubeletDevices

@@ -152,7 +152,12 @@ def resource_labels(gpus: Sequence[LabelledGpu], strategy: str, sharing: Labelle
         raise StrategyError(f"migStrategy is {strategy!r}: must be one of {', '.join(_MIG_STRATEGIES)}")
     if not gpus:
         return {}
-    labels = _full(gpus, sharing)
+    counts = collections.Counter(gpu.model for gpu in gpus)
+    model = counts.most_common(1)[0][0]
+    alike = [gpu for gpu in gpus if gpu.model == model]
+    # Prefer a GPU without MIG as the example: it describes the model better, and only such GPUs are shared.
+    whole = [gpu for gpu in alike if not gpu.mig_enabled]
+    labels = whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
     if strategy == "none":
         return labels
     by_strategy = _single if strategy == "single" else _mixed
@@ -173,7 +178,6 @@ def whole_gpu_labels(gpu: LabelledGpu, count: int, sharing: LabelledSharing | No
 def mig_device_labels(
     resource: str, model: str, device: LabelledMigDevice, count: int, sharing: LabelledSharing
 ) -> Labels:
-    """Return the labels of `count` MIG devices like `device`, which are offered as `resource`."""
     if count == 0:
         return {}
     attributes = {
@@ -215,15 +219,6 @@ def _in_label(profile: str) -> str:
     return profile.replace("+", ".")
 
 
-def _full(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
-    counts = collections.Counter(gpu.model for gpu in gpus)
-    model = counts.most_common(1)[0][0]
-    alike = [gpu for gpu in gpus if gpu.model == model]
-    # Prefer a GPU without MIG as the example: it describes the model better, and only such GPUs are shared.
-    whole = [gpu for gpu in alike if not gpu.mig_enabled]
-    return whole_gpu_labels((whole or alike)[0], counts[model], sharing if whole else None)
-
-
 def _single(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
     enabled = [gpu for gpu in gpus if gpu.mig_enabled]
     if not enabled:
@@ -253,16 +248,6 @@ def _mixed(gpus: Sequence[LabelledGpu], sharing: LabelledSharing) -> Labels:
         resource = mig_resource(device.profile)
         labels |= mig_device_labels(resource, model, device, counts[device.profile], sharing)
     return labels
-
-
-def _invalid(model: str) -> Labels:
-    return {
-        f"{GPU}.count": "0",
-        f"{GPU}.replicas": "0",
-        f"{GPU}.sharing-strategy": "",
-        f"{GPU}.memory": "0",
-        f"{GPU}.product": fitting(f"{sanitised(model)}-MIG-INVALID"),
-    }
 
 
 def _base(resource: str, count: int, parts: tuple[str, ...], sharing: LabelledSharing | None) -> Labels:
@@ -305,9 +290,7 @@ def all_labels(
 ) -> Labels:
     """Return all labels of a node with these facts; None if there is no driver.
 
-    started: the timestamp label in Unix seconds; None for no such label.
-
-    Raises StrategyError for a MIG strategy that does not exist or cannot be combined with MPS, and DriverVersionError.
+    started: the timestamp label in Unix seconds; None for no such label. Raises StrategyError and DriverVersionError.
     """
     time = {} if started is None else {TIMESTAMP: str(started)}
     if facts is None or not facts.gpus:

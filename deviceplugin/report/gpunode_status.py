@@ -56,11 +56,8 @@ class GpuNodeStatus:
         await informed.wait()
         self._informed = True
         state = self._state
-        state.gpus.wake(self._wake)
-        state.unread.wake(self._wake)
-        state.config_status.wake(self._wake)
-        state.registered.wake(self._wake)
-        state.hung_up.wake(self._wake)
+        for value in (state.gpus, state.unread, state.config_status, state.registered, state.hung_up):
+            value.wake(self._wake)
         await retrying.run_on_wakeup(self._wake, self.step, trouble="Could not write the GPUNode", logger=logger)
 
     async def settled(self) -> GpuNode:
@@ -136,10 +133,7 @@ class GpuNodeStatus:
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
 
     def _is_stopped(self, node: GpuNode) -> bool:
-        """Whether the status has to say that the agent is stopped.
-
-        After a restart it says so until the kubelet has all plugins again: a pod placed earlier would fail permanently.
-        """
+        # Also after a restart, until the kubelet has all plugins again: a pod placed earlier would fail permanently.
         ready = node.condition(contract.CONDITION_READY)
         was_stopped = ready is not None and ready.reason == contract.REASON_AGENT_STOPPED
         return self._stopping or (
@@ -197,12 +191,8 @@ def conditions(
     return tuple(
         dataclasses.replace(
             condition,
-            message=_truncate(condition.message),
+            message=said if len(said := condition.message) <= MAX_CHARACTERS else f"{said[: MAX_CHARACTERS - 1]}…",
             last_transition=since.get((condition.type, condition.status)) or now,
         )
         for condition in wanted
     )
-
-
-def _truncate(message: str) -> str:
-    return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"

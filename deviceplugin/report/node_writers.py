@@ -123,7 +123,6 @@ class WantedLabels:
     started: int = dataclasses.field(default_factory=lambda: int(time.time()))
 
     async def now(self) -> gpu_labels.Labels | None:
-        """Return the labels; None while they cannot be determined."""
         modes = self.in_force.value
         try:
             facts = await self.driver.ask(
@@ -159,10 +158,7 @@ def patch(metadata: Mapping[str, Any], wanted: Labels) -> dict[str, Any] | None:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LabelWriter:
-    """Writes the labels whenever `wake` is set or other modes are in force, if they differ.
-
-    metadata: the Node's as last seen; None while unknown. wanted: the labels that it should have; None while unknown.
-    """
+    """Writes the `wanted` labels where they differ from the Node's `metadata`. Both return None while unknown."""
 
     api: api_client.ApiClient
     _: dataclasses.KW_ONLY
@@ -192,7 +188,7 @@ AGAIN_SECONDS: Final = 5.0  # after a write that failed
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCapacity:
-    """The writer. allocatable: the wanted amounts; written: returns the Node's present capacity, None if unknown."""
+    """The writer. written: returns the Node's capacity, None if unknown. wake: set when that may have changed."""
 
     api: api_client.ApiClient
     _: dataclasses.KW_ONLY
@@ -200,10 +196,6 @@ class NodeCapacity:
     allocatable: Observable[Allocatable]
     written: Callable[[], str | None]
     wake: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
-
-    def check(self) -> None:
-        """Compare again, as the Node may have changed."""
-        self.wake.set()
 
     async def run(self) -> None:
         self.allocatable.wake(self.wake)

@@ -73,10 +73,7 @@ _TURNS: Final = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceHolder:
-    """A container with a number of devices of one resource on one GPU: GPUs, MIG devices or replicas.
-
-    part: the fraction of the GPU that these devices make up.
-    """
+    """A container's devices of one resource on one GPU: GPUs, MIG devices or replicas. part: their fraction of it."""
 
     namespace: str
     pod: str
@@ -89,11 +86,7 @@ class DeviceHolder:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DeviceHolders:
-    """Polls the kubelet.
-
-    hardware: returns the GPUs with their MIG devices; gpus: the GPUs with their memory; in_force: the device IDs that
-    the kubelet can allocate.
-    """
+    """Polls the kubelet. hardware: returns the GPUs with their MIG devices; gpus: the GPUs with their memory."""
 
     kubelet: pod_resources.KubeletDevices
     _: dataclasses.KW_ONLY
@@ -123,10 +116,7 @@ class DeviceHolders:
 
 
 def parts(gpus: Iterable[HardwareGpu], memory: Mapping[str, int]) -> dict[str, tuple[str, float]]:
-    """Return, by UUID of each GPU and MIG device, its GPU and the fraction of it that it makes up.
-
-    The fraction of a MIG device is by memory. memory: the bytes of each GPU.
-    """
+    """Return each device's GPU, and its fraction of that by memory, by UUID. memory: the bytes of each GPU."""
     by_uuid = {}
     for gpu in gpus:
         by_uuid[gpu.uuid] = gpu.uuid, 1.0

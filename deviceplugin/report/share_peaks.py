@@ -55,10 +55,7 @@ class Peak:
 
 
 class Peaks:
-    """The peaks of this node's shares.
-
-    directory: where they are stored. pods: returns the UIDs of the node's pods, None while unknown.
-    """
+    """The peaks of the node's shares, in `directory`. pods: returns the UIDs of the node's pods, None while unknown."""
 
     def __init__(
         self,

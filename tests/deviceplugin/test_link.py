@@ -104,7 +104,7 @@ async def test_the_agent_gets_the_lease_usage_of_shares(node: ArbiterNode, link:
     (has,) = node.server.leases.usage()
     assert (had.tenant, had.gpu_uuid, had.leases) == (has.tenant, has.gpu_uuid, 3)
     assert 0 < had.had_seconds <= has.had_seconds
-    assert (link.arbiter.reported.connections, link.arbiter.versions()) == (1, node.server.versions)
+    assert (link.arbiter.reported.connections, dict(link.arbiter.reported.versions)) == (1, node.server.versions)
     await process.kill()
     await waiting.until(lambda: not node.server.connections)
     await link.arbiter.report(turns=True)

@@ -241,7 +241,6 @@ class WaitQueue:
         self._enter(key, _SURPLUS, (account.surplus_ns, number, key))
 
     def discard(self, key: str) -> None:
-        """Remove the share; no-op if absent."""
         if self._accounts.pop(key, None) is None:
             return
         self._charged.discard(key)

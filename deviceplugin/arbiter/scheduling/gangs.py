@@ -261,11 +261,10 @@ class Gangs:
         for uuid in gang.reserved:
             if self._gpus[uuid].reserved_for is None:
                 commands += [(uuid, command) for command in self._gpus[uuid].reserve(gang.shares[uuid], now_ns)]
-        if all(
-            self._gpus[uuid].reserved_for == gang.shares[uuid] and self._is_free(gang, uuid) for uuid in gang.reserved
-        ):
+        keys = gang.shares
+        if all(self._gpus[uuid].reserved_for == keys[uuid] and self._is_free(gang, uuid) for uuid in gang.reserved):
             gang.stage, gang.exempt_until_ns = Stage.TURN, now_ns + EXEMPT_NS
-            commands += self._command_each(gang, lambda gpu, _: gpu.begin(now_ns))
+            commands += [(uuid, command) for uuid in gang.reserved for command in self._gpus[uuid].begin(now_ns)]
         return commands
 
     def _is_free(self, gang: Gang, uuid: str) -> bool:
@@ -284,7 +283,7 @@ class Gangs:
         if not had or self._is_over(gang, now_ns):
             gang.stage, gang.ended_ns, gang.resumed_ns = Stage.ENDING, now_ns, now_ns
             gang.exempt_until_ns = now_ns + EXEMPT_NS
-            return self._command_each(gang, lambda gpu, _: gpu.stop(now_ns))
+            return [(uuid, command) for uuid in gang.reserved for command in self._gpus[uuid].stop(now_ns)]
         gang.reserved = sorted({*gang.reserved, *more})
         commands: Commands = []
         for uuid in gang.reserved:
@@ -319,9 +318,8 @@ class Gangs:
         resumed = [uuid for uuid in gang.reserved if self._is_resumed(gang, uuid)]
         if resumed and now_ns >= gang.resumed_ns + MEET_NS:
             gang.resumed_ns = now_ns
-            return [
-                (uuid, command) for uuid in resumed for command in self._gpus[uuid].stop(now_ns, since_ns=gang.ended_ns)
-            ]
+            since_ns = gang.ended_ns
+            return [(uuid, command) for uuid in resumed for command in self._gpus[uuid].stop(now_ns, since_ns=since_ns)]
         commands: Commands = []
         for uuid in gang.reserved:
             at_ns = self._resume_ns(gang, uuid)
@@ -358,9 +356,6 @@ class Gangs:
                 self._gpus[uuid].give_back(now_ns)
         gang.reserved, gang.stage = [], Stage.WAITING
         return []
-
-    def _command_each(self, gang: Gang, what: Callable[[CoscheduledGpu, str], list[Command]]) -> Commands:
-        return [(uuid, command) for uuid in gang.reserved for command in what(self._gpus[uuid], gang.shares[uuid])]
 
 
 def _is_at_work(share: GpuShare) -> bool:

@@ -146,10 +146,7 @@ class WaitClock:
         self._waits = False
         self._throttled_for_ns = 0  # from `_at_ns` on
         self._phase: LeasePhase | None = None
-        self._waited_ns = 0
-        self._throttled_ns = 0
-        self._held_ns = 0
-        self._late_from_ns = 0
+        self._waited_ns = self._throttled_ns = self._held_ns = self._late_from_ns = 0
         self.evictions = 0  # how often it did not return the GPU in time
 
     def record(self, share: GpuShare, now_ns: int) -> None:
@@ -192,7 +189,13 @@ class Debts:
         self._shares[gpu_uuid, key] = share
         for stored in self._shares.values():
             stored.account.set(now_ns, wanting=False)
-        self._shares = {place: stored for place, stored in self._shares.items() if _owes(stored.account)}
+        # Without a request, a debt is never made up for, and dropping it costs nothing.
+        self._shares = {
+            place: stored
+            for place, stored in self._shares.items()
+            if (stored.account.owed_ns < 0 and stored.account.entitlement.request_percent > 0)
+            or (stored.account.limited and stored.account.room_ns < BURST_NS)
+        }
 
     def pop(self, gpu_uuid: str, key: str) -> GpuShare | None:
         """Return the state of a share that is back at this GPU, or None if it owed nothing."""
@@ -201,9 +204,3 @@ class Debts:
             # The GPU's surplus may have started again at zero since.
             share.account.surplus_ns = 0.0
         return share
-
-
-def _owes(account: Account) -> bool:
-    # Without a request, a debt is never made up for, and dropping it costs nothing.
-    in_debt = account.owed_ns < 0 and account.entitlement.request_percent > 0
-    return in_debt or (account.limited and account.room_ns < BURST_NS)

@@ -35,11 +35,9 @@ class LeaseClient(Protocol):
     """A welcomed process."""
 
     @property
-    def tenant(self) -> Tenant:
-        """The process's share."""
+    def tenant(self) -> Tenant: ...
 
-    def send(self, message: bytes) -> None:
-        """Send a message to the process."""
+    def send(self, message: bytes) -> None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
