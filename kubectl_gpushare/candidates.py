@@ -1,7 +1,4 @@
-"""Candidates for shell completion: types, and the names of nodes, GPUs, pods, namespaces and contexts.
-
-Completion must not get in the way: requests are small and time out after 3 s; any error means no candidates.
-"""
+"""Candidates for shell completion, by small requests that time out after 3 s; any error means no candidates."""
 
 from __future__ import annotations
 
@@ -24,8 +21,6 @@ _Names = Callable[[options.Options, str], Iterable[str | tuple[str, str]]]
 
 
 def _named(names: _Names) -> options.Completer:
-    """Return the completer of an argument or flag that takes one of these names."""
-
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
         try:
             chosen = options.collect(dict(context.params))
@@ -40,8 +35,6 @@ def _named(names: _Names) -> options.Completer:
 
 
 def _typed(names: Mapping[str, options.Completer]) -> options.Completer:
-    """Return the completer of `TYPE NAME…`."""
-
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> Candidates:
         words = context.params.get("arguments") or ()
         if not words:

@@ -1,7 +1,4 @@
-"""`-w`: shows a list again after every change: in place on a terminal, appended in a pipe.
-
-A watch keeps the GPUNodes up to date: the API server sends each change. Only figures that no watch reports are polled.
-"""
+"""`-w`: shows a list again after every change, by a watch: in place on a terminal, appended in a pipe."""
 
 from __future__ import annotations
 
@@ -182,7 +179,6 @@ class Feed:
     """The GPUNodes of a cluster, kept up to date by a watch."""
 
     def __init__(self, source: live_cluster.LiveCluster, *, label_selector: str = "") -> None:
-        """List once. Raises `PluginError` if that fails."""
         self._source = source
         self._selector = label_selector
         self._nodes: dict[str, GpuNode] = {}

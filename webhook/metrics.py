@@ -74,7 +74,6 @@ class Metrics:
         self._durations.observe(seconds)
 
     def wrote(self, result: str, *, changes: int) -> None:
-        """Count a write of a GPUNode; `result` is one of RESULTS."""
         self._writes.labels(result).inc()
         if result == "written":
             self._changes(changes)

@@ -69,7 +69,6 @@ class Placer:
             await self.step()
 
     async def step(self) -> None:
-        """Wait until a round is due, and do it if this replica leads."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pause_seconds):
                 await self._woken.wait()

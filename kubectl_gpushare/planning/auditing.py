@@ -221,7 +221,6 @@ class AuditVerdict:
 def check(
     nodes: Sequence[GpuNode], audits: Mapping[str, ReportedAudit], *, ready: Collection[str] = ()
 ) -> AuditVerdict:
-    """Return the verdict on these nodes from the answers of their agents; `ready`: names of nodes whose agent runs."""
     judged, shares, strays = [], [], []
     for node in nodes:
         audit = audits.get(node.name)

@@ -1,7 +1,4 @@
-"""Describes a configuration file, or each in a manifest of ConfigMaps, in sentences. Pure.
-
-A manifest may have several documents, Lists, and other objects.
-"""
+"""Describes a configuration file, or each in a manifest (of documents, Lists and other objects), in sentences. Pure."""
 
 from __future__ import annotations
 

@@ -294,7 +294,6 @@ def ledger_problems(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> lis
 
 
 def ledger_problems_of(node: GpuNode, gpu: GpuSummary) -> list[str]:
-    """Return sentences about one GPU of a node, and those that name no GPU."""
     others = ledger.use(node).keys() - {gpu.gpu.uuid}
     return [sentence for sentence in _problems_of_node(node) if not any(uuid in sentence for uuid in others)]
 

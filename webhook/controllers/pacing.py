@@ -43,7 +43,6 @@ class WriteBackoff:
         return uid in self._pauses
 
     def wait_seconds(self, uid: str, *, now: float) -> float:
-        """Return how long to wait before the next attempt."""
         not_before, _ = self._pauses.get(uid, (now, 0.0))
         return max(0.0, not_before - now)
 

@@ -46,11 +46,7 @@ def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
 
 
 def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
-    """Return the node with entries of its predecessor whose pods may still be placed.
-
-    These are entries without a UID, whose pod may not be stored yet, and entries of gated pods, which may be ungated at
-    this moment.
-    """
+    """Return the node with entries of its predecessor whose pods may be stored or ungated at this moment."""
     gated = {pod.ref.uid for pod in pods if pod.is_gated and not pod.has_ended}
     known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
     for entry in entries:

@@ -48,7 +48,6 @@ class TouchedNodes:
         self._overflowed = False  # too much has changed to remember, so everything is checked
 
     def requeue(self) -> None:
-        """Collect the nodes of the last round again, because it failed."""
         self._names |= self._last_names
 
     def update_pod(self, before: Pod | None, after: Pod | None) -> None:

@@ -87,11 +87,6 @@ class OvertakeLimits:
 DEFAULT_LIMITS: Final = OvertakeLimits()
 
 
-def is_entitled(limits: OvertakeLimits, *, waited_seconds: float, overtakes: int) -> bool:
-    """Whether a unit was overtaken for long enough to get a backfill reservation."""
-    return overtakes >= limits.max_overtakes or (overtakes > 0 and waited_seconds >= limits.patience_seconds)
-
-
 class OvertakeCounter:
     """Counts, for each waiting unit, the pods behind it that were placed, or whose shares grew, meanwhile.
 
