@@ -14,7 +14,6 @@ from kubectl_gpushare import options
 if TYPE_CHECKING:
     from kubectl_gpushare.source.chosen_source import Source
 
-_TIMEOUT = "--request-timeout=3s"
 Candidates = list[Any]
 # Options and the text so far -> names, or names with descriptions.
 _Names = Callable[[options.Options, str], Iterable[str | tuple[str, str]]]
@@ -25,7 +24,7 @@ def _named(names: _Names) -> options.Completer:
         try:
             chosen = options.collect(dict(context.params))
             if not any(flag.startswith("--request-timeout") for flag in chosen.connection):
-                chosen = dataclasses.replace(chosen, connection=(*chosen.connection, _TIMEOUT))
+                chosen = dataclasses.replace(chosen, connection=(*chosen.connection, "--request-timeout=3s"))
             found = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen, incomplete)]
         except Exception:
             return []

@@ -24,7 +24,6 @@ from kubectl_gpushare.source import live_cluster
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
 POLL_SECONDS = 5.0  # between redraws for figures that no watch reports, such as usage
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
-_BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 
 Make = Callable[[Sequence[GpuNode]], Listing]
 
@@ -89,7 +88,7 @@ def _reprint(feed: Feed, make: Make, chosen: Options) -> None:
                 printing.warn([feed.trouble])
             last_trouble = feed.trouble
         last_trouble = ""
-        print(_BETWEEN.get(chosen.output, ""), flush=True)
+        print("---" if chosen.output == "yaml" else "", flush=True)
 
 
 def _settled(feed: Feed, also: tuple[int, ...]) -> bool:

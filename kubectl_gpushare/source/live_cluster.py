@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
-_ASKS = "Please enter Username"  # kubectl's prompt on standard output when it has no credentials
 _NODES = "/api/v1/nodes"
 _PLACEMENT = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
 _AGENT = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/gpushare-agent"
@@ -235,7 +234,7 @@ def _objects(reader: kubectl.Reader) -> Iterator[Json]:
         for _, item in reader:
             yield item
     except NotJson as error:
-        if _ASKS in str(error):
+        if "Please enter Username" in str(error):  # kubectl's prompt on standard output
             raise plugin_errors.KubectlError(
                 "kubectl has no credentials for this cluster, and asks for a name and a password: log in first, or "
                 "choose another user or cluster with --user or --context"

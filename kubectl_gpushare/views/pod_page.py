@@ -107,7 +107,7 @@ def page(described: DescribedPod, snapshot: Snapshot, missing: str = "", *, now:
     )
 
 
-def document(described: DescribedPod, snapshot: Snapshot, missing: str = "") -> Document:
+def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = None) -> Document:
     namespace, name = pod.namespaced_name(described.manifest)
     wanted, wrong = requested(described.manifest) if described.ours else ([], [])
     held = _held(described)
@@ -138,7 +138,7 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str = "") -> 
         "problems": [*wrong, *(_problems(described) if described.ours else [])],
         "events": as_kubectl.event_items(snapshot.events),
         "notes": list(snapshot.notes),
-        "missing": missing,
+        **({} if missing is None else {"missing": missing}),
     }  # fmt: skip
 
 

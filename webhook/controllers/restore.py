@@ -125,11 +125,7 @@ AGAIN_SECONDS: Final = 30.0
 
 @dataclasses.dataclass(eq=False)
 class Restorer:
-    """Restores lost shares.
-
-    lifetime_seconds: how long a placement may be in flight. is_first: whether no placer has ever placed anything before
-    us, as far as the election knows.
-    """
+    """Restores lost shares. lifetime_seconds: of placements in flight. is_first: no placer ever placed before us."""
 
     api: api_client.ApiClient
     store: ApiStore

@@ -87,11 +87,9 @@ class Reservation:
         *,
         preferred: str = "",
     ) -> mutation.Placed | Refusal:
-        """Place the pod and write its share; return the placement, or why there is none. preferred: a node, if the pod
-        fits there.
+        """Place the pod, on the node `preferred` if it fits there, and write its share; return why there is none.
 
-        The share is permanent if the holder's UID is known; otherwise it expires unless it is confirmed. The time of
-        writes is added to `waited`.
+        The share expires unless it is confirmed or the holder's UID is known. `waited` gets the time of writes.
         """
         try:
             async with asyncio.timeout(self.deadline_seconds):

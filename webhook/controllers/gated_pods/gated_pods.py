@@ -55,15 +55,11 @@ _SKIPPED: Final = "other pods of its namespace are tried first: its turn comes s
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Round:
-    """The state of a round.
+    """The state of a round."""
 
-    existing: shares and backfill reservations of gated pods at its begin, without reservations that it has released.
-    refused: by kind of pod, why no pod of this kind fits. waiting: pods that go on waiting, and why.
-    """
-
-    existing: ExistingAllocations
-    waiting: Refusals
-    refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)
+    existing: ExistingAllocations  # of gated pods at its begin, without reservations that it has released
+    waiting: Refusals  # pods that go on waiting, and why
+    refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)  # by kind: why no pod of this kind fits
 
 
 @dataclasses.dataclass(eq=False)

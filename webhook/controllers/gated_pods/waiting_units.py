@@ -56,17 +56,9 @@ class Arranger:
         self._single: dict[str, Unit] = {}  # by UID
 
     def arrange(
-        self,
-        gated: Mapping[str, Pod],
-        members: Mapping[Group, Mapping[str, Pod]],
-        *,
-        ungated: Collection[str] = (),
+        self, gated: Mapping[str, Pod], members: Mapping[Group, Mapping[str, Pod]], *, ungated: Collection[str] = ()
     ) -> Arranged:
-        """Group waiting pods into units.
-
-        gated: waiting pods by UID. members: pods of each gang by UID, without those that are being deleted. ungated:
-        UIDs of pods that were ungated although our copy does not show it yet.
-        """
+        """Group waiting pods, `gated`, into units; ungated: pods of which our copy does not show that yet."""
         before, self._single = self._single, {}
         waiting: list[Unit] = []
         for uid, pod in gated.items():
