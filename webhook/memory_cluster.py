@@ -1,9 +1,7 @@
-"""A cluster in memory: admits pods as an API server would, runs the placer's scheduler, and writes the result to a
-file.
+"""A cluster in memory: admits pods as an API server would, and places gated ones by the placer's scheduler.
 
-Admitted pods get a name, UID and creation time. A placed pod is confirmed at once, and a deleted one releases its
-share. After each review the gated pods get a turn, and the whole state is written to a file for `kubectl gpushare
---from FILE`.
+A placed pod is confirmed at once, and a deleted one releases its share. After each review, the state is written to a
+file for `kubectl gpushare --from FILE`.
 """
 
 from __future__ import annotations
@@ -89,7 +87,6 @@ class MemoryCluster:
         self.save()
 
     async def admit(self, request: review.AdmissionRequest) -> review.ReviewResponse:
-        """Answer a review, then do with the pod what an API server would do."""
         answer = await self._admission.answer(request)
         if not answer.allowed or request.get("dryRun") or request.get("subResource"):
             return answer
@@ -281,7 +278,6 @@ async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon)
 
 
 def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
-    """Give each resize request a step; return the pods whose annotations change."""
     nodes = list(store.stored())
     stored = [Pod.from_manifest(manifest) for manifest in pods]
     asked = backfill_reservation.waiting_requests(

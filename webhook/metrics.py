@@ -79,7 +79,6 @@ class Metrics:
             self._changes(changes)
 
     def changed_allocations(self, change: str, count: int) -> None:
-        """Count allocations that the placer has changed; `change` is one of CHANGES."""
         self._kept.labels(change).inc(count)
 
     def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:

@@ -87,7 +87,6 @@ class Placer:
         await asyncio.sleep(min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, spent)))
 
     async def reconcile(self) -> float:
-        """Do one round; return in how many seconds the next is due if nothing changes before."""
         touched = self.touched_nodes.collect(self.store.stored(), also=self.allocations.unconfirmed)
         next_expiry = await self.allocations.reconcile(touched)
         next_resize = None

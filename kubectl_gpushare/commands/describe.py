@@ -196,7 +196,6 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
 
 
 def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapshot, bool]:
-    """Return the pod's GPUNode with the pods there, and whether the GPUNode may be read."""
     name = pod_page.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return Snapshot(()), True

@@ -144,7 +144,6 @@ class LiveCluster:
             return {}
 
     def everybody(self) -> list[pod.PodJson]:
-        """Return all pods that have not ended, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed

@@ -44,7 +44,6 @@ class GpuSummary:
 
     @property
     def name(self) -> str:
-        """`NODE/INDEX`, or `NODE/UUID` if it is gone."""
         return f"{self.node}/{self.gpu.uuid if self.gone else self.gpu.index}"
 
     @property

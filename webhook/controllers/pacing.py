@@ -39,7 +39,6 @@ class WriteBackoff:
         self._pauses: dict[str, tuple[float, float]] = {}  # time of the next attempt, and the pause after that
 
     def __contains__(self, uid: str) -> bool:
-        """Whether the last attempt failed."""
         return uid in self._pauses
 
     def wait_seconds(self, uid: str, *, now: float) -> float:

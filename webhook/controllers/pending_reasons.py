@@ -176,7 +176,6 @@ class PendingReasonReporter:
         return wait_seconds
 
     def _drop(self, uid: str, sentence: str) -> None:
-        """Forget an Event that never reached the API server."""
         if self._recorded.get(uid) == sentence:  # otherwise the pod is gone, or waits for another reason now
             del self._recorded[uid]
             self._dropped.failed(uid, now=self.clock())

@@ -31,7 +31,6 @@ from webhook.store.api_store import ApiStore
 
 
 def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Return living pods whose share the ledger does not have, by node."""
     known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
     names = {node.name for node in nodes}
     lost_on: dict[str, list[Pod]] = collections.defaultdict(list)

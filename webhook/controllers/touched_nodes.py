@@ -128,7 +128,6 @@ class TouchedNodes:
             yield from self._claims.get(entry.id, {}).values()
 
     def _update_node(self, name: str, after: GpuNode | None) -> set[str]:
-        """Index the node as it is now; return the UIDs and IDs of its allocations, before and after."""
         before = self._nodes.pop(name, None)
         had, has = _holders(before), _holders(after)
         for key in had - has:

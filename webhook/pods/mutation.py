@@ -182,7 +182,6 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
 
 
 def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
-    """Replace our resources of the container, and keep the others."""
     declared = container["resources"] = {**(container.get("resources") or {})}
     for side in ("limits", "requests"):
         foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}

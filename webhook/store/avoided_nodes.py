@@ -49,7 +49,6 @@ class Contention:
         self._refused.pop(node, None)
 
     def deprioritized(self, *, now: float) -> Callable[[str], bool] | None:
-        """Return which nodes to use only if no other fits, or None if there are none."""
         self._lost_until = {name: until for name, until in self._lost_until.items() if until > now}
         # Forget nodes that were not rejected for as long as their last pause.
         self._refused = {name: known for name, known in self._refused.items() if sum(known) > now}

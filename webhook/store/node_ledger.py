@@ -199,7 +199,6 @@ class DeletedNodes:
 
 
 def is_open(document: Mapping[str, Any]) -> bool:
-    """Whether the GPUNode's allocations are complete."""
     return "allocations" in (document.get("spec") or {})
 
 

@@ -79,7 +79,6 @@ class Storage:
             copy.subscribe(self._object_changed)
 
     def knows_claims(self) -> bool:
-        """Whether a claim that is missing from the cache does not exist."""
         claims = self._copies[volumes.CLAIM]
         return claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
 

@@ -107,7 +107,6 @@ class BackfillReservations:
         return len(reserving) >= self.limits.max_reserving or own >= self.limits.max_reserving_per_namespace
 
     def _can_fit(self, entries: Sequence[NodeAllocation], pods: Sequence[backfill_reservation.ReservingPod]) -> bool:
-        """Whether each pod would fit on the GPUs reserved for it, once they are free."""
         by_uid = {entry.allocation.pod.uid: entry for entry in entries}
         if len(by_uid) != len(pods) or len(entries) != len(pods):
             return False

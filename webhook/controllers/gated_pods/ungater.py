@@ -110,7 +110,6 @@ class Ungater:
         return None
 
     def backoff_reason(self, pod: Pod) -> Refusal | None:
-        """Return why the last attempt failed, while the pod is in backoff."""
         return self._failed.get(pod.ref.uid) if self._wait_seconds(pod.ref.uid) > 0 else None
 
     def next_attempt_seconds(self) -> float | None:
