@@ -1,7 +1,4 @@
-"""Candidates for shell completion: types, and the names of nodes, GPUs, pods, namespaces and contexts.
-
-Completion must not get in the way: requests are small and time out after 3 s; any error means no candidates.
-"""
+"""Candidates for shell completion, by small requests that time out after 3 s; any error means no candidates."""
 
 from __future__ import annotations
 
@@ -17,20 +14,17 @@ from kubectl_gpushare import options
 if TYPE_CHECKING:
     from kubectl_gpushare.source.chosen_source import Source
 
-_TIMEOUT = "--request-timeout=3s"
 Candidates = list[Any]
 # Options and the text so far -> names, or names with descriptions.
 _Names = Callable[[options.Options, str], Iterable[str | tuple[str, str]]]
 
 
 def _named(names: _Names) -> options.Completer:
-    """Return the completer of an argument or flag that takes one of these names."""
-
     def complete(context: click.Context, _parameter: click.Parameter, incomplete: str) -> Candidates:
         try:
             chosen = options.collect(dict(context.params))
             if not any(flag.startswith("--request-timeout") for flag in chosen.connection):
-                chosen = dataclasses.replace(chosen, connection=(*chosen.connection, _TIMEOUT))
+                chosen = dataclasses.replace(chosen, connection=(*chosen.connection, "--request-timeout=3s"))
             found = [(entry, None) if isinstance(entry, str) else entry for entry in names(chosen, incomplete)]
         except Exception:
             return []
@@ -40,8 +34,6 @@ def _named(names: _Names) -> options.Completer:
 
 
 def _typed(names: Mapping[str, options.Completer]) -> options.Completer:
-    """Return the completer of `TYPE NAME…`."""
-
     def complete(context: click.Context, parameter: click.Parameter, incomplete: str) -> Candidates:
         words = context.params.get("arguments") or ()
         if not words:

@@ -1,7 +1,4 @@
-"""`-w`: shows a list again after every change: in place on a terminal, appended in a pipe.
-
-A watch keeps the GPUNodes up to date: the API server sends each change. Only figures that no watch reports are polled.
-"""
+"""`-w`: shows a list again after every change, by a watch: in place on a terminal, appended in a pipe."""
 
 from __future__ import annotations
 
@@ -27,7 +24,6 @@ from kubectl_gpushare.source import live_cluster
 SETTLE_SECONDS = 0.2  # changes that follow each other this closely are shown together
 POLL_SECONDS = 5.0  # between redraws for figures that no watch reports, such as usage
 _LOOK_SECONDS = 0.5  # between checks of the terminal's size; also the longest that a change is held back
-_BETWEEN = {"yaml": "---"}  # printed between two lists in a pipe
 
 Make = Callable[[Sequence[GpuNode]], Listing]
 
@@ -92,7 +88,7 @@ def _reprint(feed: Feed, make: Make, chosen: Options) -> None:
                 printing.warn([feed.trouble])
             last_trouble = feed.trouble
         last_trouble = ""
-        print(_BETWEEN.get(chosen.output, ""), flush=True)
+        print("---" if chosen.output == "yaml" else "", flush=True)
 
 
 def _settled(feed: Feed, also: tuple[int, ...]) -> bool:
@@ -182,7 +178,6 @@ class Feed:
     """The GPUNodes of a cluster, kept up to date by a watch."""
 
     def __init__(self, source: live_cluster.LiveCluster, *, label_selector: str = "") -> None:
-        """List once. Raises `PluginError` if that fails."""
         self._source = source
         self._selector = label_selector
         self._nodes: dict[str, GpuNode] = {}

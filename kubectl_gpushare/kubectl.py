@@ -1,7 +1,4 @@
-"""Runs kubectl as the transport, so that every kubeconfig, credential plugin and proxy works as usual.
-
-It also starts much faster than any Python client: `kubectl get --raw` takes 0.1 s.
-"""
+"""Runs kubectl as the transport, so that every kubeconfig, credential plugin and proxy works; it starts in 0.1 s."""
 
 from __future__ import annotations
 
@@ -46,7 +43,6 @@ class Kubectl:
 
     @classmethod
     def from_environment(cls, flags: tuple[str, ...], environment: Mapping[str, str]) -> Kubectl:
-        """Return the kubectl that called this plugin (KUBECTL_PATH), else the one on PATH."""
         return cls(flags, environment.get("KUBECTL_PATH") or "kubectl")
 
     def raw(self, path: str) -> Running:

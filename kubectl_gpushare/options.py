@@ -57,7 +57,6 @@ class Options:
 
 
 def collect(params: dict[str, Any]) -> Options:
-    """Take the options out of click's parameters `params`. Raises UsageError."""
     flags: list[str] = []
     for name in CONNECTION:
         value = params.pop(_parameter(name), None) or ()
@@ -77,8 +76,6 @@ def is_name(text: str) -> bool:
 
 
 def _together(*flags: Callable[[Any], Any]) -> Callable[[_Function], _Function]:
-    """Return one decorator for several flags, in the order of `--help`."""
-
     def add(function: _Function) -> _Function:
         for flag in reversed(flags):
             function = flag(function)

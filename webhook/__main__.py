@@ -10,7 +10,6 @@ from webhook import webhook_settings as configuration
 
 
 def main() -> int:
-    """Run until shutdown; return the exit code."""
     try:
         settings = configuration.parse(sys.argv[1:], os.environ)
     except configuration.UsageError as error:

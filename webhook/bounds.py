@@ -1,7 +1,4 @@
-"""Bounds: limits the size and duration of requests, because any client in the cluster can connect to our port.
-
-The bytes of all in-flight requests together are limited too; requests beyond that wait.
-"""
+"""Bounds on size, duration and in-flight bytes of requests, because any client in the cluster can connect to us."""
 
 from __future__ import annotations
 
@@ -71,7 +68,6 @@ class InFlightLimiter:
 
     @contextlib.asynccontextmanager
     async def body(self, request: web.Request) -> AsyncIterator[bytes]:
-        """Read the body of a request. Raises TooMuchError."""
         reserved = 0
         content = bytearray()
         try:
@@ -80,7 +76,9 @@ class InFlightLimiter:
                     while chunk := await request.content.read(_AT_ONCE):
                         if len(content) + len(chunk) > LARGEST_BYTES:
                             content.clear()
-                            await _pass_over(request)
+                            passed = 0  # a client that still sends while we close never reads our answer
+                            while passed < PASSED_BYTES and (chunk := await request.content.read(_AT_ONCE)):
+                                passed += len(chunk)
                             raise TooMuchError(f"the body is larger than {LARGEST_BYTES >> 20} MiB")
                         await self._reserve(len(chunk))
                         reserved += len(chunk)
@@ -102,10 +100,3 @@ class InFlightLimiter:
         async with self._changed:
             await self._changed.wait_for(lambda: self._left >= count)
             self._left -= count
-
-
-async def _pass_over(request: web.Request) -> None:
-    """Read the rest of the body, up to a limit: a client that still sends while we close never reads our answer."""
-    passed = 0
-    while passed < PASSED_BYTES and (chunk := await request.content.read(_AT_ONCE)):
-        passed += len(chunk)

@@ -36,7 +36,6 @@ FLUSH_SECONDS: Final = 2.0
 
 
 async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
-    """Serve reviews, and place gated pods if elected, until shutdown."""
     metrics = Metrics()
     async with api_client.connect(settings.kubeconfig, component="webhook") as api:
         recorder = events.Recorder(api, controller=f"{contract.GROUP_NAME}/placer", instance=settings.instance)

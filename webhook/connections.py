@@ -56,7 +56,6 @@ class Timed(asyncio.Protocol):
 
     @property
     def is_ending(self) -> bool:
-        """Whether its last answer was sent."""
         return self._is_dismissed or (self._transport is not None and self._transport.is_closing())
 
     def asked(self, *, is_asked: bool) -> None:
@@ -133,7 +132,6 @@ class ConnectionWatch:
         self.handshakes: set[Timed] = set()
 
     def over(self, inner: asyncio.Protocol) -> Timed:
-        """Time a connection of this protocol."""
         connection = Timed(inner, self)
         self.handshakes.add(connection)
         return connection
@@ -192,7 +190,6 @@ class ConnectionSlots:
 
     @property
     def is_full(self) -> bool:
-        """Whether connections wait."""
         return bool(self._waiting)
 
     def arrive(self, connection: TlsConnection) -> None:

@@ -1,9 +1,7 @@
-"""A cluster in memory: admits pods as an API server would, runs the placer's scheduler, and writes the result to a
-file.
+"""A cluster in memory: admits pods as an API server would, and places gated ones by the placer's scheduler.
 
-Admitted pods get a name, UID and creation time. A placed pod is confirmed at once, and a deleted one releases its
-share. After each review the gated pods get a turn, and the whole state is written to a file for `kubectl gpushare
---from FILE`.
+A placed pod is confirmed at once, and a deleted one releases its share. After each review, the state is written to a
+file for `kubectl gpushare --from FILE`.
 """
 
 from __future__ import annotations
@@ -60,10 +58,7 @@ class UnreadableError(ValueError):
 
 
 class MemoryCluster:
-    """Pods and the ledger in memory; `state`: the file to write, or None.
-
-    A review of a DELETE removes its pod; one of an UPDATE may resize it.
-    """
+    """Pods and the ledger in memory, written to the file `state`; reviews of DELETE and UPDATE apply too."""
 
     def __init__(
         self,
@@ -92,7 +87,6 @@ class MemoryCluster:
         self.save()
 
     async def admit(self, request: review.AdmissionRequest) -> review.ReviewResponse:
-        """Answer a review, then do with the pod what an API server would do."""
         answer = await self._admission.answer(request)
         if not answer.allowed or request.get("dryRun") or request.get("subResource"):
             return answer
@@ -101,19 +95,23 @@ class MemoryCluster:
         if request["operation"] == "CREATE":
             patch: Any = list(answer.patch)
             stored = _stored(jsonpatch.apply_patch(request["object"], patch), request)
-            self._confirm(stored)
+            annotations = pod.annotations_of(stored)
+            if (identity := annotations.get(contract.ALLOCATION)) is not None:
+                holder = {identity: PodRef(*pod.namespaced_name(stored), pod.uid(stored))}
+                self._store.change(annotations[contract.NODE], lambda node: ledger.confirm(node, holder))
             self._put(pod.namespaced_name(stored), stored)
         elif request["operation"] == "DELETE":
             self._delete(name)
         elif contract.ALLOCATION in pod.annotations_of(known):
-            self._update(_apply_update(known, request["object"]))
+            kept = {key: value for key, value in pod.annotations_of(known).items() if not _is_resizable(key)}
+            asked = {key: value for key, value in pod.annotations_of(request["object"]).items() if _is_resizable(key)}
+            self._update(_with_annotations(known, {**kept, **asked}))
         else:
             return answer
         await self.place()
         return answer
 
     async def place(self) -> None:
-        """Place gated pods, and write the state."""
         async with self._one_at_a_time:
             for changed in _resize(self._store, list(self._pods.values())):
                 self._update(changed)
@@ -121,28 +119,18 @@ class MemoryCluster:
             for waiting, refusal in still_gated:
                 if (manifest := self._known(waiting)) is not None:
                     annotations = {**pod.annotations_of(manifest), contract.REASON: refusal.reason}
-                    self._update({**manifest, "metadata": {**manifest["metadata"], "annotations": annotations}})
+                    self._update(_with_annotations(manifest, annotations))
             longest = queue.longest_seconds((gated for gated, _ in still_gated), now=self._clock())
             self._metrics.waiting(queue.counts(still_gated), longest_seconds=longest)
             self.save()
 
     def save(self) -> None:
-        """Write the state atomically."""
         if self._state is None:
             return
         state = {"apiVersion": "v1", "kind": "List", "items": [*self._store.documents(), *self._pods.values()]}
         new = self._state.with_name(f".{self._state.name}.new")
         new.write_text(json.dumps(state, indent=1))
         new.replace(self._state)
-
-    def _confirm(self, stored: PodJson) -> None:
-        annotations = pod.annotations_of(stored)
-        if contract.ALLOCATION in annotations:
-            holder = PodRef(*pod.namespaced_name(stored), pod.uid(stored))
-            self._store.change(
-                annotations[contract.NODE],
-                lambda node: ledger.confirm(node, {annotations[contract.ALLOCATION]: holder}),
-            )
 
     def _delete(self, name: tuple[str, str]) -> None:
         gone = self._pods.get(name)
@@ -161,7 +149,6 @@ class MemoryCluster:
                 self._store.change(node.name, change)
 
     async def get(self, path: str) -> dict[str, Any]:
-        """Return a pod, as `PodClient`."""
         return dict(self._at(path))
 
     async def patch(
@@ -170,16 +157,14 @@ class MemoryCluster:
         body: Mapping[str, Any] | Sequence[Mapping[str, Any]],
         content_type: str = api_client.MERGE_PATCH,
     ) -> None:
-        """Apply a JSON patch to a pod, as `PodClient`."""
         if content_type != api_client.JSON_PATCH:
             raise ValueError(f"a cluster in memory does not support patches of type {content_type}")
         known: Any = self._at(path)
         operations: Any = body
         try:
-            changed = jsonpatch.apply_patch(known, operations)
+            self._update(jsonpatch.apply_patch(known, operations))
         except jsonpatch.JsonPatchException as error:
             raise api_errors.Invalid(str(error), status=422) from error
-        self._update(changed)
 
     def record(self, *_: Any, **__: Any) -> None:
         """Drop an Event, as `EventRecorder`."""
@@ -195,17 +180,14 @@ class MemoryCluster:
         return [read for read in self._read.values() if read.is_gated]
 
     def _known(self, read: Pod) -> PodJson | None:
-        """Return the pod as it is stored now, or None if it is gone."""
         known = self._pods.get((read.ref.namespace, read.ref.name))
         return known if known is not None and pod.uid(known) == read.ref.uid else None
 
     def _update(self, manifest: PodJson) -> None:
-        """Store a pod's next version; no-op if the pod is gone."""
         name = pod.namespaced_name(manifest)
         known = self._pods.get(name)
-        if known is None or pod.uid(known) != pod.uid(manifest):
-            return
-        self._put(name, manifest)
+        if known is not None and pod.uid(known) == pod.uid(manifest):
+            self._put(name, manifest)
 
     def _put(self, name: tuple[str, str], manifest: PodJson | None) -> None:
         before, after = self._read.get(name), Pod.from_manifest(manifest) if manifest is not None else None
@@ -267,7 +249,6 @@ def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[
 
 
 async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon) -> None:
-    """Serve reviews until shutdown."""
     metrics = Metrics()
     store, pods = read(source)
     reservation = Reservation(store, policy=settings.policy, on_conflict=metrics.conflicted)
@@ -289,27 +270,14 @@ async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon)
     ):
         logger.info(
             "Serving a cluster in memory",
-            extra={
-                "port": port,
-                "probe_port": probe_port,
-                "from": str(source),
-                "gpunodes": len(list(store.views())),
-            },
+            extra={"port": port, "probe_port": probe_port, "from": str(source), "gpunodes": len(list(store.views()))},
         )
         if settings.port_file is not None:
             settings.port_file.write_text(f"{port}\n")
         await daemon.stopping.wait()
 
 
-def _apply_update(known: PodJson, update: PodJson) -> PodJson:
-    """Return a placed pod with the resizable annotations of an update; the rest stays as it is."""
-    kept = {key: value for key, value in pod.annotations_of(known).items() if not _is_resizable(key)}
-    asked = {key: value for key, value in pod.annotations_of(update).items() if _is_resizable(key)}
-    return _with_annotations(known, {**kept, **asked})
-
-
 def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
-    """Give each resize request a step; return the pods whose annotations change."""
     nodes = list(store.stored())
     stored = [Pod.from_manifest(manifest) for manifest in pods]
     asked = backfill_reservation.waiting_requests(

@@ -74,13 +74,11 @@ class Metrics:
         self._durations.observe(seconds)
 
     def wrote(self, result: str, *, changes: int) -> None:
-        """Count a write of a GPUNode; `result` is one of RESULTS."""
         self._writes.labels(result).inc()
         if result == "written":
             self._changes(changes)
 
     def changed_allocations(self, change: str, count: int) -> None:
-        """Count allocations that the placer has changed; `change` is one of CHANGES."""
         self._kept.labels(change).inc(count)
 
     def waiting(self, counts: Mapping[tuple[str, str], int], *, longest_seconds: float) -> None:

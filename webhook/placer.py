@@ -69,7 +69,6 @@ class Placer:
             await self.step()
 
     async def step(self) -> None:
-        """Wait until a round is due, and do it if this replica leads."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(self._pause_seconds):
                 await self._woken.wait()
@@ -88,7 +87,6 @@ class Placer:
         await asyncio.sleep(min(MAX_PAUSE_SECONDS, max(MIN_PAUSE_SECONDS, spent)))
 
     async def reconcile(self) -> float:
-        """Do one round; return in how many seconds the next is due if nothing changes before."""
         touched = self.touched_nodes.collect(self.store.stored(), also=self.allocations.unconfirmed)
         next_expiry = await self.allocations.reconcile(touched)
         next_resize = None

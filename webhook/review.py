@@ -73,7 +73,6 @@ def deny(code: int, message: str, *, outcome: str = "denied") -> ReviewResponse:
 
 
 def read(body: bytes | str) -> AdmissionRequest:
-    """Return the request of a review. Raises MalformedReviewError."""
     try:
         review = json.loads(body)
     except ValueError as error:

@@ -64,7 +64,6 @@ class GracefulShutdown:
 def application(
     admit: Admit, shutdown: GracefulShutdown, watch: connections.ConnectionWatch, slots: connections.ConnectionSlots
 ) -> web.Application:
-    """Return the application with its only route, `/mutate`."""
     in_flight, lines = bounds.InFlightLimiter(), bounds.LogRation()
 
     @web.middleware

@@ -15,7 +15,6 @@ from kubectl_gpushare.output.values import Commands, Document, Page, Section, li
 # Exit codes, as those of `audit`.
 FINE, NOT_TOLD, NOT_FINE = 0, 1, 2
 _FORMATS = ("wide", "json", "yaml", "name")
-_NAMESPACE = "default"  # of the trial pod: every cluster has this namespace
 
 
 @click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")
@@ -75,7 +74,7 @@ def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **pa
     if chosen.files:
         facts = preconditions.of_objects(inputs.objects(chosen.files), to_install, installing=before_install)
     else:
-        where = chosen.namespace or _NAMESPACE
+        where = chosen.namespace or "default"  # every cluster has this namespace
         facts = preconditions.of_cluster(
             chosen.kubectl(), to_install, installing=before_install, namespace_of_trial=where
         )

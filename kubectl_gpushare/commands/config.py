@@ -43,7 +43,6 @@ def command() -> None:
 
 
 _MANAGER = "kubectl-gpushare"
-_LABEL_VALUE = r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?"
 _LATER = "each GPU changes as soon as no pod uses it: kubectl gpushare config show"
 
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask")
@@ -81,7 +80,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
       kubectl gpushare config set default -f node.yaml --dry-run
     """
     origin = _cluster(params)
-    if not re.fullmatch(_LABEL_VALUE, name):
+    if not re.fullmatch(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", name):
         raise click.UsageError(f'NAME "{name}" cannot be the value of a label, by which nodes choose it')
     text = _text(filename, name)
     location, config_map = origin.config_map()

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gpushare.whatif import world as worlds
 
 NO_WAY = 2  # exit code
-_MOVES = 50
 
 
 @click.command(short_help="Plan or apply the fewest moves that make room for waiting pods, or for a share")
@@ -143,7 +142,7 @@ def command(
     except errors.RequestError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if is_emptying:
-        plan = goals.empty_nodes(world, budgets, max_moves=moves or _MOVES)
+        plan = goals.empty_nodes(world, budgets, max_moves=moves or 50)
     elif moves is not None:
         plan = relocating.plan(world, wanted, budgets, max_moves=moves, moves_cpu_only=moves_cpu_only)
     elif wanted:

@@ -17,7 +17,7 @@ from gpushare.node import NodeJson
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import layout, printing, terminal
-from kubectl_gpushare.output.values import Document, Page, field, list_document, single_document
+from kubectl_gpushare.output.values import Document, Page, list_document, single_document
 from kubectl_gpushare.source import chosen_source, live_cluster, workloads
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import gpu_page, gpu_summary, pod_page
@@ -145,7 +145,6 @@ def _with_events(
     *,
     agents_of: Sequence[GpuNode],
 ) -> Snapshot:
-    """Add the Events about one object, and the usage that the agents of these nodes report."""
     notes = list(snapshot.notes)
     events = chosen_source.read(lambda: origin.events(kind, namespace, name), chosen_source.EVENTS, notes, unsaved="")
     usage = None
@@ -192,11 +191,11 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
             owner = pod.namespaced_name(manifest)
             snapshot = _with_events(origin, snapshot, "Pod", *owner, agents_of=snapshot.nodes)
         found = pod_page.find(manifest, snapshot.nodes, is_known=is_known)
-        yield partial(_pod_page, found, snapshot, now, missing), partial(_pod_document, found, snapshot, missing)
+        shown = (found, snapshot, missing)
+        yield partial(pod_page.page, *shown, now=now), partial(pod_page.document, *shown)
 
 
 def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapshot, bool]:
-    """Return the pod's GPUNode with the pods there, and whether the GPUNode may be read."""
     name = pod_page.node_name(manifest)
     if not name or contract.ALLOCATION not in pod.annotations_of(manifest):
         return Snapshot(()), True
@@ -204,14 +203,6 @@ def _around(origin: chosen_source.Source, manifest: pod.PodJson) -> tuple[Snapsh
         return chosen_source.with_pods(origin, origin.gpu_nodes(name=name), node=name), True
     except plugin_errors.KubectlForbidden as error:
         return Snapshot((), None, (f"its GPUs: {error}",)), False
-
-
-def _pod_page(described: pod_page.DescribedPod, snapshot: Snapshot, now: float, missing: str) -> Page:
-    return (*field("Missing", missing, style="bad"), *pod_page.page(described, snapshot, now=now))
-
-
-def _pod_document(described: pod_page.DescribedPod, snapshot: Snapshot, missing: str) -> Document:
-    return {**pod_page.document(described, snapshot), "missing": missing}
 
 
 def _namespace(origin: chosen_source.Source, chosen: options.Options) -> str:

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Iterator, Sequence
-from typing import Any
+import dataclasses
+import types
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import click
 
-from gpushare import contract, errors, policies, quantity
-from gpushare.refusal import Cause
+from gpushare import contract, errors, pod, policies, quantity, resource_quota
+from gpushare.gpu_capacity import Fragmentation
+from gpushare.placement import Placement, exclusive_gpus
+from gpushare.refusal import Cause, Refusal
+from gpushare.resource_quota import Allowance
+from gpushare.whatif import world as worlds
+from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.output.values import Document, Field, Page, field, section
 from kubectl_gpushare.planning import remedies
-from kubectl_gpushare.planning.capacity import MAX, CapacityAnswer, FitResult
+from kubectl_gpushare.planning.remedies import Remedy
 from kubectl_gpushare.source import chosen_source
 from kubectl_gpushare.views import cell_figures
 from kubectl_gpushare.views import pod_page as described
@@ -72,8 +79,6 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
       kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
       kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
     """
-    from gpushare.whatif.world import RequestingPod
-    from kubectl_gpushare.planning import capacity
     from kubectl_gpushare.source import pod_files
 
     asked = {key: params.pop(name) for name, (key, _, _) in _ASKED.items()}
@@ -95,9 +100,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     wanted, wrong = [], []
     for workload in workloads:
         try:
-            wanted.append(
-                capacity.PodBatch(workload.name, RequestingPod.from_manifest(workload.pod), count or workload.count)
-            )
+            wanted.append(PodBatch(workload.name, RequestingPod.from_manifest(workload.pod), count or workload.count))
         except errors.RequestError as error:
             wrong.append(f"{workload.name}: {error}" if workload.name else str(error))
     if not wanted:
@@ -106,12 +109,113 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     world = snapshot.world()
     notes = list(snapshot.notes)
     allowances = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted), notes)
-    answer = capacity.answer(world, wanted, allowances)
+    found = answer(world, wanted, allowances)
     notes += world.unknown_claims(batch.asked.manifest for batch in wanted)
-    printing.show_page("Fit", lambda: page(answer, notes), lambda: document(answer, notes), chosen)
+    printing.show_page("Fit", lambda: page(found, notes), lambda: document(found, notes), chosen)
     if wrong:
         raise plugin_errors.PluginError("; ".join(wrong))
-    return 0 if answer.all_fit else DOES_NOT_FIT
+    return 0 if found.all_fit else DOES_NOT_FIT
+
+
+MAX = 1000  # copies of one pod that are tried
+
+Allowances = Mapping[str, tuple[Allowance, ...]]  # by namespace
+_Left = dict[str, tuple[Allowance, ...]]  # the same, while pods are placed
+_NO_QUOTAS: Final[Allowances] = types.MappingProxyType({})
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodBatch:
+    """Several equal pods."""
+
+    name: str
+    asked: RequestingPod
+    count: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FitResult:
+    """The places of the pods that fit, in order, and why the next one does not."""
+
+    wanted: PodBatch
+    gpus: tuple[str, ...]
+    refusal: Refusal | None
+    changes: tuple[Remedy, ...]  # with each of them the next pod would fit
+
+    @property
+    def missing(self) -> int:
+        return self.wanted.count - len(self.gpus)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CapacityAnswer:
+    """The results of all batches."""
+
+    fits: tuple[FitResult, ...]
+    before: Fragmentation
+    after: Fragmentation
+    more: int | None  # pods like the last batch's would fit; None if some pods do not fit
+    no_more: Refusal | None = None  # why not one more than that
+
+    @property
+    def all_fit(self) -> bool:
+        return not any(fit.missing for fit in self.fits)
+
+
+def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _NO_QUOTAS) -> CapacityAnswer:
+    """Place the pods in this order, as the webhook would; restore the world afterwards."""
+    undone: list[Callable[[], None]] = []
+    left = dict(allowances)
+    world.bounds = {name: exclusive_gpus.bound_of(name, quotas) for name, quotas in left.items()}
+    before = world.fragmentation()
+    try:
+        fits = tuple(_fit(world, batch, left, undone) for batch in wanted)
+        after = world.fragmentation()
+        if not wanted or any(fit.missing for fit in fits):
+            return CapacityAnswer(fits, before, after, None)
+        more, refusal = _as_many(world, wanted[-1].asked, MAX, left, undone)
+        return CapacityAnswer(fits, before, after, len(more), refusal)
+    finally:
+        world.bounds = {}
+        for undo in reversed(undone):
+            undo()
+
+
+def _fit(world: World, batch: PodBatch, left: _Left, undone: list[Callable[[], None]]) -> FitResult:
+    gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
+    changes: Sequence[Remedy] = ()
+    if refusal is not None and refusal.cause is not Cause.QUOTA:  # rejected by a quota, however much is free
+        whole = world.refuse(batch.asked.manifest, batch.asked.request)
+        changes = remedies.all_of(world, batch.asked, whole.rejected) if isinstance(whole, Refusal) else ()
+    return FitResult(batch, gpus, refusal, tuple(changes))
+
+
+def _as_many(
+    world: World, asked: RequestingPod, count: int, left: _Left, undone: list[Callable[[], None]]
+) -> tuple[tuple[str, ...], Refusal | None]:
+    gpus: list[str] = []
+    amounts = resource_quota.asked(asked.manifest, asked.request)
+    uncounted = resource_quota.uncounted(left.get(asked.namespace, ()), asked.manifest, asked.request)
+    if uncounted is not None:
+        return (), Refusal(uncounted, cause=Cause.QUOTA)
+    while len(gpus) < count:
+        quotas = left.get(asked.namespace, ())
+        lacks = next(filter(None, (quota.lacks(amounts) for quota in quotas)), None)
+        if lacks is not None:
+            return tuple(gpus), Refusal(lacks, cause=Cause.QUOTA)
+        copy = _copy(asked.manifest, len(undone))
+        outcome = world.place(copy, asked.request)
+        if not isinstance(outcome, Placement):
+            return tuple(gpus), outcome
+        gpus.append(worlds.gpus(outcome, world.views))
+        undone.append(world.assign(copy, asked.request, outcome))
+        left[asked.namespace] = tuple(quota.after(amounts) for quota in quotas)
+    return tuple(gpus), None
+
+
+def _copy(manifest: pod.PodJson, number: int) -> pod.PodJson:
+    metadata = {key: value for key, value in (manifest.get("metadata") or {}).items() if key != "uid"}
+    return {**manifest, "metadata": {**metadata, "name": f"{metadata.get('name') or 'pod'}-copy-{number}"}}
 
 
 _MAX_PLACES = 12

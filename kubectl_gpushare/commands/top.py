@@ -1,6 +1,4 @@
-"""`top`: shows what is allocated on each GPU or node and to each pod, what is used, what is free, and what else
-fits.
-"""
+"""`top`: shows what each GPU, node or pod has and uses, what is free, and what else fits."""
 
 from __future__ import annotations
 
@@ -196,7 +194,6 @@ def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
 
 
 def _listing(kind: str) -> Callable[..., Listing]:
-    """Import the view of that kind, which no other `top` needs."""
     if kind == "pods":
         from kubectl_gpushare.views import pod_table
 

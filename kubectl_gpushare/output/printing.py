@@ -69,7 +69,6 @@ def write_lines(text: Iterable[str], stream: TextIO) -> None:
 
 
 def write_words(text: Iterable[str], stream: TextIO) -> None:
-    """Write lines that quote text of the cluster, with control characters replaced."""
     write_lines(map(printable.replaced, text), stream)
 
 

@@ -1,7 +1,4 @@
-"""An output stream's width, characters and colours, and the palette.
-
-The palette has styles by what they mean, in the 16 colours that every terminal's own theme defines.
-"""
+"""An output stream's width, characters and colours, and the palette: styles by meaning, in 16 colours."""
 
 from __future__ import annotations
 

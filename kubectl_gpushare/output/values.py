@@ -105,13 +105,11 @@ Page = tuple[Field | Section, ...]
 
 
 def field(key: str, *values: str, style: str = "") -> tuple[Field, ...]:
-    """Return a field; nothing if all values are empty."""
     said = tuple(value for value in values if value)
     return (Field(key, said, style),) if said else ()
 
 
 def section(title: str, blocks: Iterable[Block], style: str = "") -> tuple[Section, ...]:
-    """Return a section; nothing if it has no blocks."""
     said = tuple(blocks)
     return (Section(title, said, style),) if said else ()
 

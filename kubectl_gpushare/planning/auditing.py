@@ -11,7 +11,7 @@ import dataclasses
 import enum
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, Final
+from typing import Any
 
 from gpushare import contract
 from gpushare.gpunode import GpuNode
@@ -74,9 +74,6 @@ class ReportedAudit:
     shares: tuple[ReportedShare, ...]
 
 
-_MAX_FIGURE: Final = 2**63 - 1
-
-
 def parse_audit(text: str) -> ReportedAudit:
     try:
         document = json.loads(text)
@@ -136,7 +133,7 @@ def _amounts(share: Mapping[str, Any], request: str, limit: str, memory: str) ->
 def _whole(figure: Any) -> int:
     """Return an integer of at most 64 bits. Raises OverflowError for a larger one."""
     number = int(figure)
-    if abs(number) > _MAX_FIGURE:
+    if abs(number) >= 2**63:
         raise OverflowError("a figure that needs more than 64 bits")
     return number
 
@@ -221,7 +218,6 @@ class AuditVerdict:
 def check(
     nodes: Sequence[GpuNode], audits: Mapping[str, ReportedAudit], *, ready: Collection[str] = ()
 ) -> AuditVerdict:
-    """Return the verdict on these nodes from the answers of their agents; `ready`: names of nodes whose agent runs."""
     judged, shares, strays = [], [], []
     for node in nodes:
         audit = audits.get(node.name)

@@ -1,7 +1,4 @@
-"""Finds why a pod waits, or why it is on its GPUs, by placing it as if it were created now.
-
-The other places where it could go are found by placement too: each without those before it.
-"""
+"""Finds why a pod waits, why it is on its GPUs, and its other places, by placing it as if it were created now."""
 
 from __future__ import annotations
 
@@ -71,10 +68,7 @@ def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowanc
 
 
 def with_moves(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets: Budgets) -> Reasons:
-    """Add the moves that `defrag` would make, for a pod that no single move helps.
-
-    With thousands of GPUs this takes seconds, so only `defrag` plans more than one step.
-    """
+    """Add the moves of one `defrag` step if no single move helps; with thousands of GPUs more would take seconds."""
     if found.refusal is None or snapshot.pods is None or any(change.kind == "move" for change in found.changes):
         return found
     if sum(len(node.gpus) for node in snapshot.nodes) > MAX_PLANNED_GPUS:

@@ -54,10 +54,7 @@ NO_CONFIG_MAP = (
 def read(
     call: Callable[[], _Read | None], what: str, notes: list[str], *, unsaved: str = _SAVE.format(more="")
 ) -> _Read | None:
-    """Call `call`; without the right to read it, or if it was not saved, return None and add a note about `what`.
-
-    unsaved: the note's text if it was not saved; empty for no note.
-    """
+    """Call `call`; if that is forbidden or was not saved, return None and note `what`, and why (`unsaved`, if any)."""
     try:
         result, missing = call(), unsaved
     except plugin_errors.KubectlForbidden as error:

@@ -93,7 +93,7 @@ class Files:
 
     def failures(self, namespace: str) -> list[Json]:
         events = self._others.get("Event", ())
-        return [event for event in events if event.get("reason") == _FAILED and _about(event)[1] == namespace]
+        return [event for event in events if event.get("reason") == "FailedCreate" and _about(event)[1] == namespace]
 
     def workload(self, kind: str, namespace: str, name: str) -> Json | None:  # noqa: ARG002
         return None
@@ -131,9 +131,6 @@ class Files:
                     self._placement = entries
         elif kind in _LISTED:
             self._others.setdefault(kind, []).append(item)
-
-
-_FAILED = "FailedCreate"  # reason of a controller's Event about a pod it cannot create
 
 
 def _is_ours(manifest: pod.PodJson) -> bool:

@@ -1,7 +1,4 @@
-"""Inputs: the texts and the Kubernetes objects in files named on the command line; `-` is standard input.
-
-Always UTF-8, in any locale; objects in JSON or YAML, single or in lists, as kubectl prints them.
-"""
+"""Inputs: texts (UTF-8) and Kubernetes objects (JSON or YAML, or lists) in files; `-` is standard input."""
 
 from __future__ import annotations
 

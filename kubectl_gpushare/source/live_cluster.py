@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 _Key = TypeVar("_Key")
 _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 
-_ASKS = "Please enter Username"  # kubectl's prompt on standard output when it has no credentials
 _NODES = "/api/v1/nodes"
 _PLACEMENT = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
 _AGENT = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/gpushare-agent"
@@ -30,15 +29,11 @@ class LiveCluster:
         self._begun: dict[str, kubectl.Running] = {}  # by path
 
     def begin(self, *, node_objects: bool = False, pods: bool = False) -> None:
-        """Start to read GPUNodes, so that they arrive while Python imports what shows them.
-
-        node_objects: also Nodes, and the placer's profile; pods: also all pods.
-        """
+        """Start to read GPUNodes, Nodes with the placer's profile, and pods, so that they arrive during imports."""
         for path in (node_path(), *([_NODES, _PLACEMENT] if node_objects else []), *([_EVERYBODY] if pods else [])):
             self._begun[path] = self.kubectl.raw(path)
 
     def end(self) -> None:
-        """End requests that were started and not read."""
         for running in self._begun.values():
             running.stop()
         self._begun.clear()
@@ -149,7 +144,6 @@ class LiveCluster:
             return {}
 
     def everybody(self) -> list[pod.PodJson]:
-        """Return all pods that have not ended, ours or not."""
         manifests: list[pod.PodJson] = []
         for item in _objects(self._run(_EVERYBODY).reader()):
             item["metadata"].pop("managedFields", None)  # half of a pod's size, and not needed
@@ -157,7 +151,6 @@ class LiveCluster:
         return manifests
 
     def everybody_of(self, *, namespace: str) -> list[pod.PodJson]:
-        """Return all pods of a namespace, ours or not."""
         return self._list(_pods_path(namespace))
 
     def budgets(self) -> list[Json]:
@@ -174,7 +167,6 @@ class LiveCluster:
         return self._list(_path(f"/api/v1/namespaces/{_quoted(namespace)}/events", {"fieldSelector": fields}))
 
     def failures(self, namespace: str) -> list[Json]:
-        """Return the Events about pods that could not be created."""
         try:
             return self._events(namespace, "reason=FailedCreate")
         except plugin_errors.KubectlForbidden:
@@ -223,7 +215,6 @@ class LiveCluster:
         return list(_objects(self._run(path).reader()))
 
     def _lists(self, paths: Mapping[_Key, str]) -> dict[_Key, list[Any]]:
-        """Read several lists at once."""
         running = {key: self.kubectl.raw(path) for key, path in paths.items()}
         try:
             return {key: list(_objects(process.reader())) for key, process in running.items()}
@@ -242,7 +233,7 @@ def _objects(reader: kubectl.Reader) -> Iterator[Json]:
         for _, item in reader:
             yield item
     except NotJson as error:
-        if _ASKS in str(error):
+        if "Please enter Username" in str(error):  # kubectl's prompt on standard output
             raise plugin_errors.KubectlError(
                 "kubectl has no credentials for this cluster, and asks for a name and a password: log in first, or "
                 "choose another user or cluster with --user or --context"

@@ -19,7 +19,6 @@ _OF_DEVICES = ("namespace", "pod", "container", "resource", "gpu")
 _TOO_MUCH = 2.0**63  # bytes, ratios, seconds: a larger value is invalid
 _LINE = r"([a-zA-Z_:][a-zA-Z0-9_:]*)\{(.*)\} (\S+)(?: \d+)?"  # compiled on first use, as those below
 _LABEL = r'([a-zA-Z_][a-zA-Z0-9_]*)="((?:[^"\\]|\\.)*)",?'
-_ESCAPED = r"\\(.)"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,7 +113,7 @@ def samples(text: str, names: Container[str]) -> Iterator[tuple[str, Mapping[str
         if not 0 <= value < _TOO_MUCH:  # nor NaN
             continue
         labels = {
-            key: re.sub(_ESCAPED, lambda escaped: "\n" if escaped[1] == "n" else escaped[1], quoted)
+            key: re.sub(r"\\(.)", lambda escaped: "\n" if escaped[1] == "n" else escaped[1], quoted)
             for key, quoted in re.findall(_LABEL, match[2])
         }
         yield match[1], labels, value

@@ -33,8 +33,6 @@ _PATHS: Final[Mapping[str, tuple[str, str]]] = {
     "ClusterPolicy": ("nvidia.com", "/apis/nvidia.com/v1/clusterpolicies"),
     contract.GPUNODE_KIND: (contract.GROUP_NAME, contract.GPUNODE_PATH),
 }
-_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
-_EVERYTHING = "* *.*"  # an administrator's right, which implies all others
 
 
 def of_cluster(
@@ -149,7 +147,7 @@ def _answer(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:
 
 
 def _rights(program: kubectl.Kubectl) -> dict[str, bool]:
-    if _allowed(_review(program, _EVERYTHING)):
+    if _allowed(_review(program, "* *.*")):  # an administrator's right, which implies all others
         return dict.fromkeys(cluster_rules.RIGHTS, True)
     begun = {right: _review(program, right) for right in cluster_rules.RIGHTS}
     return {right: _allowed(running) for right, running in begun.items()}
@@ -160,7 +158,7 @@ def _review(program: kubectl.Kubectl, right: str) -> kubectl.Running:
     name, _, group = resource.partition(".")
     spec = {"resourceAttributes": {"verb": verb, "resource": name, "group": group}}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
-    return program.post(_REVIEWS, json.dumps(body))
+    return program.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json.dumps(body))
 
 
 def _allowed(running: kubectl.Running) -> bool:

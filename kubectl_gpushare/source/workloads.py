@@ -35,10 +35,7 @@ class PodMeant:
 
 
 def pod_meant(origin: chosen_source.Source, chosen: options.Options, word: str) -> PodMeant:
-    """Return the pod that POD, NAMESPACE/POD or TYPE/NAME names; from a workload, preferably one that waits.
-
-    Raises `KubectlNotFound`, with the error that its controller got if it cannot create pods.
-    """
+    """Return the named pod, of a workload preferably one that waits. Raises `KubectlNotFound` with its reason."""
     kind, _, name = word.partition("/")
     if kind.lower() not in KINDS or not options.is_name(name):
         return PodMeant(chosen_source.pod_named(origin, chosen, word))

@@ -56,8 +56,12 @@ def pod_state(manifest: pod.PodJson) -> str:
     if status.get("reason"):
         return str(status["reason"])
     for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
-        if reason := _not_running(container.get("state") or {}):
-            return reason
+        state = container.get("state") or {}
+        waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
+        if terminated.get("exitCode"):
+            return str(terminated.get("reason") or f"ExitCode:{terminated['exitCode']}")
+        if waiting.get("reason"):
+            return str(waiting["reason"])
     return str(status.get("phase") or "Pending")
 
 
@@ -65,14 +69,6 @@ def pod_started(manifest: pod.PodJson) -> str:
     """Return when the kubelet started the pod, else when it was created: RFC 3339, or empty."""
     status = manifest.get("status") or {}
     return str(status.get("startTime") or (manifest.get("metadata") or {}).get("creationTimestamp") or "")
-
-
-def _not_running(state: Mapping[str, Any]) -> str:
-    """Return why a container waits or has failed; empty if it runs, has succeeded, or is only starting."""
-    waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
-    if terminated.get("exitCode"):
-        return str(terminated.get("reason") or f"ExitCode:{terminated['exitCode']}")
-    return str(waiting.get("reason") or "")
 
 
 MAX_EVENTS = 10

@@ -15,7 +15,6 @@ _CONTAINERS, _REASON = Column("CONTAINERS", least=8, leave_out=4), Column("REASO
 
 
 def listing(verdict: AuditVerdict, names: Mapping[str, str], notes: Sequence[str]) -> Listing:
-    """Return what is not in force, and every share as a document; `names`: of GPUs, by UUID."""
     return Listing(
         lambda: problems_table(verdict, names), lambda: document(verdict, names, notes), lambda: _names(verdict, names)
     )

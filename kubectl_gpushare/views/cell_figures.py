@@ -30,7 +30,6 @@ def model(gpu: Gpu) -> str:
 
 
 def capability(gpu: Gpu) -> str:
-    """Return the compute capability, `8.0`; empty if it is unknown."""
     return "{}.{}".format(*gpu.compute_capability) if any(gpu.compute_capability) else ""
 
 

@@ -1,13 +1,10 @@
-"""Describes a configuration file, or each in a manifest of ConfigMaps, in sentences. Pure.
-
-A manifest may have several documents, Lists, and other objects.
-"""
+"""Describes a configuration file, or each in a manifest (of documents, Lists and other objects), in sentences. Pure."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any
 
 from gpushare import errors
 from gpushare.config import config_file, flags, model, node_settings, yaml_tree
@@ -17,9 +14,6 @@ from gpushare.gpunode import Mode
 from gpushare.mig import catalogue
 from gpushare.modes import device_resources, hardware_gpu
 from gpushare.modes.device_resources import SharedResource
-
-_SHOWN: Final = 20
-_LISTS: Final = ("List", "ConfigMapList")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -73,11 +67,11 @@ def read_manifest(text: str) -> ConfigManifest | None:
     if not maps and not problems:
         problems.append(_mapping(objects[0])["kind"].says("is neither a configuration file nor a ConfigMap"))
     warnings = tuple(warning for document in documents for warning in document.warnings)
-    return ConfigManifest(tuple(maps), tuple(problems[:_SHOWN]), warnings)
+    return ConfigManifest(tuple(maps), tuple(problems[:20]), warnings)
 
 
 def _objects(root: Item) -> Iterator[Item]:
-    listed = _mapping(root).get("items") if _kind(root) in _LISTS else None
+    listed = _mapping(root).get("items") if _kind(root) in {"List", "ConfigMapList"} else None
     if listed is not None and isinstance(listed.value, tuple):
         yield from listed.value
     elif root.value is not None:

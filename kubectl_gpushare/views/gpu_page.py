@@ -42,6 +42,7 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
     order = tenants.letters(row.gpus)
     shares = tenants.table(row.gpus, order, tenants.Pods.from_snapshot(snapshot), now=now)
+    models = node_table.counted(gpu.gpu.model for gpu in row.gpus if not gpu.gone)
     blocks: list[Block] = []
     for gpu in row.gpus:
         blocks += [gpu_line(gpu), *(tenants.pictures(gpu, order) if gpu.shared or gpu.used.holders else ())]
@@ -52,7 +53,7 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
         *field("Reason", row.unavailable.sentence if row.unavailable else "", style="warn"),
         *field("Age", as_kubectl.since(described.created, now=now)),
         *field("Config", described.config or NONE),
-        *field("Models", _counted(row)),
+        *field("Models", ", ".join(f"{count} × {model}" for model, count in models) or "none reported by the agent"),
         *field("Allocated", _allocated(row.total)),
         *field("Free", gpu_summary.free_sentence(row.gpus, row.total).removeprefix("free ").replace("is free ", "")),
         *_conditions(described.conditions, now=now),
@@ -158,11 +159,6 @@ def _conditions(conditions: Sequence[Condition], *, now: float) -> tuple[Section
         for condition in conditions
     ]
     return (Section("Conditions", (Table(_CONDITION_COLUMNS, rows),)),)
-
-
-def _counted(row: node_table.NodeRow) -> str:
-    models = node_table.counted(gpu.gpu.model for gpu in row.gpus if not gpu.gone)
-    return ", ".join(f"{count} × {model}" for model, count in models) or "none reported by the agent"
 
 
 def _allocated(total: gpu_summary.Sum) -> str:

@@ -20,9 +20,6 @@ _NO_NOTE = CordonNote()
 _NOWHERE: Mapping[str, UnavailableNode] = types.MappingProxyType({})
 _TYPICAL = policies.median_request(policies.DEFAULT_MIX)
 _MIN_UUID = 4  # characters of a UUID that may stand for it
-_DIGITS = re.compile(r"(\d+)")
-# The agent's message has a sentence per GPU.
-_NEXT_GPU = re.compile(r"; GPU \d+ \(GPU-")
 _WHY = re.compile(r"(once it is not used|which failed|it is being changed).*")
 
 
@@ -47,7 +44,6 @@ class GpuSummary:
 
     @property
     def name(self) -> str:
-        """`NODE/INDEX`, or `NODE/UUID` if it is gone."""
         return f"{self.node}/{self.gpu.uuid if self.gone else self.gpu.index}"
 
     @property
@@ -190,7 +186,7 @@ def why_not_yet(node: GpuNode, gpu: Gpu) -> str:
     """Return the agent's reason why a GPU's change of mode is not done yet, without the new mode."""
     pending = node.condition(contract.CONDITION_CONFIG_PENDING)
     after = pending.message.partition(f"({gpu.uuid}) ")[2] if pending is not None else ""
-    said = _NEXT_GPU.split(after)[0]
+    said = re.split(r"; GPU \d+ \(GPU-", after)[0]  # the message has a sentence per GPU
     match = _WHY.search(said)
     return match[0] if match else said or "its agent does not say why not yet"
 
@@ -230,7 +226,7 @@ def add_up(gpus: Sequence[GpuSummary]) -> Sum:
 
 def natural(name: str) -> list[tuple[int, int | str]]:
     """Return a sort key by which `node-2` comes before `node-10`."""
-    return [(0, int(part)) if part.isdigit() else (1, part) for part in _DIGITS.split(name) if part]
+    return [(0, int(part)) if part.isdigit() else (1, part) for part in re.split(r"(\d+)", name) if part]
 
 
 def named(gpus: Iterable[GpuSummary], name: str) -> GpuSummary:
@@ -294,7 +290,6 @@ def ledger_problems(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> lis
 
 
 def ledger_problems_of(node: GpuNode, gpu: GpuSummary) -> list[str]:
-    """Return sentences about one GPU of a node, and those that name no GPU."""
     others = ledger.use(node).keys() - {gpu.gpu.uuid}
     return [sentence for sentence in _problems_of_node(node) if not any(uuid in sentence for uuid in others)]
 

@@ -70,9 +70,10 @@ def find(manifest: pod.PodJson, nodes: Iterable[GpuNode], *, is_known: bool = Tr
     return DescribedPod(manifest, owner, None, is_known)
 
 
-def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
+def page(described: DescribedPod, snapshot: Snapshot, missing: str = "", *, now: float) -> Page:
     namespace, name = pod.namespaced_name(described.manifest)
     head = (
+        *field("Missing", missing, style="bad"),
         *field("Name", name),
         *field("Namespace", namespace),
         *field("State", as_kubectl.pod_state(described.manifest)),
@@ -106,7 +107,7 @@ def page(described: DescribedPod, snapshot: Snapshot, *, now: float) -> Page:
     )
 
 
-def document(described: DescribedPod, snapshot: Snapshot) -> Document:
+def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = None) -> Document:
     namespace, name = pod.namespaced_name(described.manifest)
     wanted, wrong = requested(described.manifest) if described.ours else ([], [])
     held = _held(described)
@@ -137,6 +138,7 @@ def document(described: DescribedPod, snapshot: Snapshot) -> Document:
         "problems": [*wrong, *(_problems(described) if described.ours else [])],
         "events": as_kubectl.event_items(snapshot.events),
         "notes": list(snapshot.notes),
+        **({} if missing is None else {"missing": missing}),
     }  # fmt: skip
 
 

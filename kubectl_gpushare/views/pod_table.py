@@ -132,7 +132,6 @@ def item(row: PodRow) -> dict[str, Any]:
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
-    """Return the named pods, or all. `now`: for their ages."""
     rows = [row for row in build(snapshot, sort_by=chosen.sort_by, chosen=chosen) if not names or row.name in names]
     with_used, namespaces = snapshot.usage is not None, not chosen.namespace
     return Listing(

@@ -73,7 +73,6 @@ def document(outcome: SimulatedPod) -> Document:
 
 
 def picture(outcome: SimulatedPod) -> str:
-    """Return the moments as SVG: parts of the cluster over arrivals."""
     right, bottom = _WIDTH - 20, _HEIGHT - _EDGE
     most = max((moment.arrived for moment in outcome.moments), default=1)
 

@@ -41,10 +41,7 @@ class UnusableError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Certificates:
-    """PEM texts. `trusted` has the current authority first, then older ones that are still trusted.
-
-    Certificates of another issuer have neither `trusted` nor `authority_key`.
-    """
+    """PEM texts; `trusted`: the current authority, then older ones; empty, as `authority_key`, with another issuer."""
 
     trusted: tuple[str, ...]
     authority_key: str
@@ -53,7 +50,6 @@ class Certificates:
 
     @property
     def bundle(self) -> str:
-        """The authorities that the API server has to trust."""
         return "".join(self.trusted)
 
 
@@ -75,10 +71,7 @@ def next_step(
     asked: bool = False,
     spread: datetime.timedelta = SPREAD,
 ) -> RotationStep:
-    """Return the next step for a server that is reached under `names` (DNS names or IP addresses).
-
-    asked: a new authority is requested; the rotation begins once no other one is in progress.
-    """
+    """Return the next step for a server under `names` (DNS or IP); asked: rotate, once no other rotation goes on."""
     if held is None:
         return RotationStep.START
     try:

@@ -58,7 +58,6 @@ class Tls:
 
 
 def _write(path: Path, text: str, mode: int) -> None:
-    """Write the file atomically, created with `mode`."""
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
     with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as file:

@@ -40,11 +40,7 @@ Resizes = Callable[[str, Pods], Sequence[tuple[str, Request]]]
 
 @dataclasses.dataclass(eq=False)
 class AllocationController:
-    """Confirms, releases and expires allocations.
-
-    is_first: whether no placer has ever placed anything before this process. resizes: pods that wait for a larger
-    share.
-    """
+    """Confirms, releases and expires allocations. is_first: as of `Restorer`. resizes: pods that want more."""
 
     api: api_client.ApiClient
     store: ApiStore

@@ -80,10 +80,7 @@ class DueChangesByNode:
         self.unconfirmed: frozenset[str] = frozenset()  # nodes where reservations may expire
 
     def renew(self, nodes: Iterable[GpuNode], names: Collection[str], due: DueChanges) -> DueChanges:
-        """Replace the due changes of these nodes; return those of all nodes.
-
-        names: names of the nodes, including nodes that are gone. Nodes in `unconfirmed` must always be included.
-        """
+        """Replace the due changes of `names`, which include gone nodes and `unconfirmed`; return those of all nodes."""
         for known, entries in zip(self._known, (due.release, due.gone, due.lapsed), strict=True):
             for name in known.keys() & names:
                 del known[name]
@@ -184,10 +181,7 @@ class _Pending:
 
 
 class ConfirmBatcher:
-    """Delays confirmations, so that those of a burst share one write after it.
-
-    A confirmation is not urgent, but each write competes with writes for pods that are being placed on the node.
-    """
+    """Delays confirmations, which are not urgent, so that those of a burst share one write."""
 
     def __init__(self) -> None:
         self._pending: dict[str, _Pending] = {}

@@ -184,7 +184,6 @@ class AllocationConflicts:
         self._found: dict[str, list[tuple[Pod, PodRef]]] = {}  # by node
 
     def renew(self, touched: Touched) -> list[tuple[Pod, PodRef]]:
-        """Return all such pods, each with the pod that holds its allocation."""
         for name in self._found.keys() & touched.names:
             del self._found[name]
         entries = [(node.name, entry) for node in touched.nodes for entry in node.allocations if entry.pod.uid]

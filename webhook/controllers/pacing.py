@@ -39,11 +39,9 @@ class WriteBackoff:
         self._pauses: dict[str, tuple[float, float]] = {}  # time of the next attempt, and the pause after that
 
     def __contains__(self, uid: str) -> bool:
-        """Whether the last attempt failed."""
         return uid in self._pauses
 
     def wait_seconds(self, uid: str, *, now: float) -> float:
-        """Return how long to wait before the next attempt."""
         not_before, _ = self._pauses.get(uid, (now, 0.0))
         return max(0.0, not_before - now)
 

@@ -154,10 +154,7 @@ class PendingReasonReporter:
         self._reported[uid] = _Reported(sentence, held, now, pause)
 
     def _record_event_only(self, pod: Pod, sentence: str, now: float) -> float:
-        """Record the Event for a reason that is on the pod already; return how long to wait if that is not allowed yet.
-
-        A placer that takes over finds all of them at once, and the queue of Events is bounded.
-        """
+        """Record the Event for a reason that the pod has; return the wait if a takeover finds too many at once."""
         if self._recorded.get(pod.ref.uid) == sentence:
             return 0.0
         if now - self._events_at >= ROUND_SECONDS:
@@ -179,7 +176,6 @@ class PendingReasonReporter:
         return wait_seconds
 
     def _drop(self, uid: str, sentence: str) -> None:
-        """Forget an Event that never reached the API server."""
         if self._recorded.get(uid) == sentence:  # otherwise the pod is gone, or waits for another reason now
             del self._recorded[uid]
             self._dropped.failed(uid, now=self.clock())

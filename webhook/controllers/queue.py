@@ -23,7 +23,6 @@ _SOCIAL_KEYS: Final = ("affinity", "topologySpreadConstraints", "volumes")
 
 
 def order(pod: Pod) -> Order:
-    """Return the pod's place in the queue: by priority, then age, then name."""
     return -pod.priority, pod.created, (pod.ref.namespace, pod.ref.name)
 
 

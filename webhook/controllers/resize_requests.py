@@ -45,7 +45,6 @@ class ResizeRequests:
         self._satisfied: dict[str, dict[str, tuple[object, ...]]] = {}
 
     def find(self, nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> list[ResizeRequest]:
-        """Search these nodes and pods, and return all resize requests."""
         nodes = tuple(nodes)
         names = self._satisfied.keys() | {node.name for node in nodes}
         for _ in self.search(Touched(nodes, tuple(pods), frozenset(names))):
@@ -125,10 +124,7 @@ def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping
 
 
 def outcome(node: GpuNode, resize_request: ResizeRequest) -> tuple[tuple[GivenShare, ...], str] | None:
-    """Return the pod's shares, and what the request waits for, as a sentence; empty if it is satisfied.
-
-    None if the pod has no share, or if another step is possible, so that the outcome is not known yet.
-    """
+    """Return the shares and what the request waits for, empty if satisfied; None with no share or a step due."""
     entry = next((allocation for allocation in node.allocations if allocation.id == resize_request.entry.id), None)
     if entry is None:
         return None

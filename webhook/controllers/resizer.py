@@ -110,8 +110,6 @@ class Resizer:
     async def _write(
         self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], reserved_for: Mapping[str, Request]
     ) -> GpuNode | None:
-        """Write a step of each request; return the node as it is stored then, or None if that is unknown."""
-
         def change(node: GpuNode) -> GpuNode:
             return turn(node, resize_requests, reserved_for)
 
@@ -259,7 +257,6 @@ def lacking(hard: Amounts, held: Amounts, more: Amounts) -> str:
 
 
 def _more(resize_request: ResizeRequest, nodes: Mapping[str, GpuNode]) -> dict[str, int]:
-    """Return by how much each amount grows; empty if none does."""
     if resize_request.request is None or resize_request.node not in nodes:
         return {}
     try:

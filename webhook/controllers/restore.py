@@ -31,7 +31,6 @@ from webhook.store.api_store import ApiStore
 
 
 def lost(nodes: Iterable[GpuNode], pods: Iterable[Pod]) -> dict[str, list[Pod]]:
-    """Return living pods whose share the ledger does not have, by node."""
     known = {name for node in nodes for entry in node.allocations for name in (entry.id, entry.pod.uid)}
     names = {node.name for node in nodes}
     lost_on: dict[str, list[Pod]] = collections.defaultdict(list)
@@ -46,11 +45,7 @@ def orphaned(there: Collection[str], pods: Iterable[Pod]) -> list[Pod]:
 
 
 def carry_over(node: GpuNode, entries: Iterable[Allocation], pods: Iterable[Pod]) -> GpuNode:
-    """Return the node with entries of its predecessor whose pods may still be placed.
-
-    These are entries without a UID, whose pod may not be stored yet, and entries of gated pods, which may be ungated at
-    this moment.
-    """
+    """Return the node with entries of its predecessor whose pods may be stored or ungated at this moment."""
     gated = {pod.ref.uid for pod in pods if pod.is_gated and not pod.has_ended}
     known = {name for entry in node.allocations for name in (entry.id, entry.pod.uid) if name}
     for entry in entries:
@@ -129,11 +124,7 @@ AGAIN_SECONDS: Final = 30.0
 
 @dataclasses.dataclass(eq=False)
 class Restorer:
-    """Restores lost shares.
-
-    lifetime_seconds: how long a placement may be in flight. is_first: whether no placer has ever placed anything before
-    us, as far as the election knows.
-    """
+    """Restores lost shares. lifetime_seconds: of placements in flight. is_first: no placer ever placed before us."""
 
     api: api_client.ApiClient
     store: ApiStore

@@ -48,7 +48,6 @@ class TouchedNodes:
         self._overflowed = False  # too much has changed to remember, so everything is checked
 
     def requeue(self) -> None:
-        """Collect the nodes of the last round again, because it failed."""
         self._names |= self._last_names
 
     def update_pod(self, before: Pod | None, after: Pod | None) -> None:
@@ -129,7 +128,6 @@ class TouchedNodes:
             yield from self._claims.get(entry.id, {}).values()
 
     def _update_node(self, name: str, after: GpuNode | None) -> set[str]:
-        """Index the node as it is now; return the UIDs and IDs of its allocations, before and after."""
         before = self._nodes.pop(name, None)
         had, has = _holders(before), _holders(after)
         for key in had - has:

@@ -79,7 +79,7 @@ def as_asked(view: PodSpecView, request: Request, *, pinned_to: str = "") -> Pod
 
 def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
     """Return the containers that gpushare has rewritten before, and whose resources do not match this request."""
-    if not view.has_share_label:
+    if view.labels.get(contract.SHARE_LABEL) != contract.SHARE_LABEL_VALUE:
         return []
     wanted = share_resources.by_container(request)
     return [
@@ -182,7 +182,6 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
 
 
 def _declare(container: _Mutable, wanted: Mapping[str, str]) -> None:
-    """Replace our resources of the container, and keep the others."""
     declared = container["resources"] = {**(container.get("resources") or {})}
     for side in ("limits", "requests"):
         foreign = {k: v for k, v in (declared.get(side) or {}).items() if not k.startswith(contract.PREFIX)}
@@ -208,10 +207,7 @@ def _environment(
 
 
 def _set(container: _Mutable, *wanted: dict[str, Any]) -> None:
-    """Set these variables. Each entry of such a name is replaced in place, because the last one wins.
-
-    New variables come first, because Kubernetes expands `$(NAME)` only in variables after NAME.
-    """
+    """Set these variables, in place or first: the last entry wins, and `$(NAME)` is expanded only after NAME."""
     by_name = {variable["name"]: variable for variable in wanted}
     environment = [
         by_name[entry["name"]]

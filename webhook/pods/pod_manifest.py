@@ -56,10 +56,6 @@ class PodSpecView:
         return requests.read(self.annotations, names, self.default_container, init_containers=sidecars)
 
     @property
-    def has_share_label(self) -> bool:
-        return self.labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE
-
-    @property
     def pinned_host(self) -> str:
         """The host in the node selector of a pod that comes with a placement of ours; empty without one."""
         if contract.ALLOCATION not in self.annotations:

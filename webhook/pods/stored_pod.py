@@ -109,12 +109,10 @@ class Pod:
 
     @property
     def waits(self) -> bool:
-        """Whether it is gated by us and can be placed."""
         return self.is_gated and not self.leaves and not self.has_ended and not self.is_exempt
 
     @property
     def is_stuck(self) -> bool:
-        """Whether it was placed, cannot be bound, and is not being deleted."""
         return self.unschedulable is not None and not self.leaves
 
     @property

@@ -37,10 +37,7 @@ COUNTED_BY_PLACER: Final = (
 
 
 class ApiStore:
-    """The live ledger (see `ledger_store.LiveLedger`); `run` keeps it up to date.
-
-    on_refused: called with a GPUNode that the API server rejects, and why. lifetime_seconds: of a reservation.
-    """
+    """The live ledger (`ledger_store.LiveLedger`), which `run` keeps up to date; `on_refused` as in `GpuNodeWriter`."""
 
     overrides = NO_OVERRIDES
 

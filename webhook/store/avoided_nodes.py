@@ -36,7 +36,6 @@ class Contention:
         self._refused: dict[str, tuple[float, float]] = {}  # until when, and the length of the last pause
 
     def lost(self, node: str, *, now: float) -> None:
-        """Record a conflict on a write to the node; `now` in seconds."""
         self._lost_until[node] = now + LOST_SECONDS
 
     def refused(self, node: str, *, now: float) -> None:
@@ -50,7 +49,6 @@ class Contention:
         self._refused.pop(node, None)
 
     def deprioritized(self, *, now: float) -> Callable[[str], bool] | None:
-        """Return which nodes to use only if no other fits, or None if there are none."""
         self._lost_until = {name: until for name, until in self._lost_until.items() if until > now}
         # Forget nodes that were not rejected for as long as their last pause.
         self._refused = {name: known for name, known in self._refused.items() if sum(known) > now}
@@ -150,11 +148,7 @@ class Unbindable:
 
 
 def maker_of(namespace: str, name: str, controller: pod.Controller | None) -> tuple[Maker, str] | None:
-    """Return the maker of a pod, as a key and in words: its controller or, by the pod's name, a user. None if it has
-    neither.
-
-    The key includes the namespace, because users can write any owner UID.
-    """
+    """Return key and words for the maker of a pod, or None. The key has the namespace: owner UIDs can be forged."""
     if controller is not None:
         return (namespace, controller.uid), f"a pod of {controller.kind} {controller.name}"
     return ((namespace, f"/{name}"), f"a pod named {name}") if name else None

@@ -98,7 +98,6 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
 
 
 def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) -> dict[str, Request]:
-    """Return the requests, by UID, of pods with backfill reservations on these nodes."""
     requests: dict[str, Request] = {}
     for holder in (entry.pod for node in nodes for entry in node.allocations if entry.is_backfill_reservation):
         pod = pods.get(objects.Key(holder.namespace, holder.name))
@@ -110,7 +109,6 @@ def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) 
 def _largest(
     share: GivenShare, gpu: Gpu, others: ledger.GpuUse, own: tuple[int, int], demand: Demand, constraints: Constraints
 ) -> GivenShare:
-    """Return the share, with as much of its request as is free."""
     percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(gpu.memory_bytes)
     if constraints.affinity or constraints.anti_affinity or constraints.exclusion:
         percent, memory_bytes = 100, gpu.memory_bytes  # no other pod may join, because affinity could exclude it

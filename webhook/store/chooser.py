@@ -226,7 +226,6 @@ class WorkloadMix:
             self._due()
 
     def snapshot(self) -> Mix:
-        """Return the mix, and begin to count towards the next lesson."""
         self._turnover, self._known = 0, self._pods
         self._turnover_percent, self._known_percent = 0, self._percent
         return Mix.from_counts(self._counts, pods=self._pods)

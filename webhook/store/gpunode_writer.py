@@ -36,11 +36,7 @@ MAX_WAIT_SECONDS: Final = 2.0  # a review cannot wait longer, even if the API se
 
 @dataclasses.dataclass(eq=False)
 class GpuNodeWriter:
-    """Commits changes of GPUNodes.
-
-    on_refused: called with a GPUNode that the API server rejects, and why. on_deleted: called with the name and ledger
-    of a GPUNode that no longer exists.
-    """
+    """Commits changes of GPUNodes; calls `on_refused` for a rejected one, `on_deleted` for one that is gone."""
 
     api: api_client.ApiClient
     metrics: Metrics

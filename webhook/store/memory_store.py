@@ -63,7 +63,6 @@ class MemoryStore:
         self.chooser.learn(asked.snapshot())
 
     def missing(self) -> str | None:
-        """Return None: everything is known from the start."""
         return None
 
     def views(self) -> Iterable[NodeView]:
@@ -78,16 +77,13 @@ class MemoryStore:
     def assume(
         self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
     ) -> Callable[[], None]:
-        """Count the pod on the node until it is seen there, or the ledger no longer has its allocation."""
         return self._assumed.assume(manifest, request, name, allocation_id)
 
     def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        """Return why nothing is reserved for a pod before it is stored, or None."""
         del manifest, request  # there are no quotas
         return self._unconfirmed.why_not(namespace)
 
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
-        """Return None: there are no quotas."""
         del namespace, manifest, request
         return None
 
@@ -95,11 +91,9 @@ class MemoryStore:
         """Do nothing: the view is never behind."""
 
     async def commit(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Change the node. Raises LedgerError if that would violate the ledger's rules."""
         return self.change(name, change)
 
     def change(self, name: str, change: ledger_store.Change) -> GpuNode:
-        """Change the node, without awaiting; raises like `commit`."""
         view = self._views.get(name)
         if view is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
@@ -125,7 +119,6 @@ class MemoryStore:
         self._cache.put(name, None)
 
     def documents(self) -> list[dict[str, Any]]:
-        """Return the GPUNode objects as they are now."""
         return [
             {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
             for name, document in self._documents.items()

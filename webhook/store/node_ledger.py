@@ -38,7 +38,6 @@ class NodeLedger:
     view: NodeView
 
     def __init__(self, document: Document, changed: Callable[[NodeLedger], None] = lambda _: None) -> None:
-        """`changed`: called after each change of the view."""
         self._changed = changed
         self._waiting: list[PendingChange] = []
         self._written: list[PendingChange] = []  # in the current write
@@ -54,11 +53,12 @@ class NodeLedger:
         instead_of: our state when a consistent read for this one began. If we still have it, any version is accepted:
         an older one means that etcd was restored from a backup.
         """
-        is_next = instead_of is self.document or _is_newer(document, than=self.document)
-        if is_next and document != self.document:
-            self._stored(document)
-            return True
-        return False
+        is_same = document["metadata"].get("uid") == self.document["metadata"].get("uid")
+        is_newer = not is_same or _version(document) > _version(self.document)
+        if (instead_of is not self.document and not is_newer) or document == self.document:
+            return False
+        self._stored(document)
+        return True
 
     def has_allocation(self, allocation_id: str) -> bool:
         return allocation_id in self._ids
@@ -71,7 +71,6 @@ class NodeLedger:
         return done
 
     def begin(self) -> list[PendingChange]:
-        """Begin a write with all waiting changes, and return them."""
         self._written = [pending for pending in self._waiting if not pending.done.done()]
         self._waiting = []
         return self._written
@@ -104,10 +103,7 @@ class NodeLedger:
         self._written, self._waiting = [], []
 
     def _changed_by(self, change: ledger_store.Change, node: GpuNode) -> GpuNode:
-        """Return the node after the change. Raises the errors of the change, and LedgerError if the ledger is closed.
-
-        A write would open the ledger without the pods that run there. A change may arrive after the ledger was closed.
-        """
+        """Return the node after the change. Raises its errors, and LedgerError if the ledger was closed meanwhile."""
         after = change(node)
         if after is not node and not is_open(self.document):
             raise errors.LedgerError(CLOSED)
@@ -135,12 +131,6 @@ class NodeLedger:
         self._changed(self)
 
 
-def _is_newer(document: Document, *, than: Document) -> bool:
-    if document["metadata"].get("uid") != than["metadata"].get("uid"):
-        return True
-    return _version(document) > _version(than)
-
-
 def _version(document: Document) -> int:
     """Return the resource version as a number, comparable within a kind, as Kubernetes 1.35 guarantees."""
     text = str(document["metadata"].get("resourceVersion", ""))
@@ -163,18 +153,12 @@ class DeletedNodes:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
-        self._allocations: dict[
-            str, tuple[float, Mapping[str, Allocation]]
-        ] = {}  # time of the deletion, and the allocations
+        self._allocations: dict[str, tuple[float, Mapping[str, Allocation]]] = {}  # with the time of the deletion
         self._unknown: dict[str, float] = {}  # since when no change can be missed
         self._sorted_out_at = clock()
 
     def changed(self, change: objects.Delta, *, watching: bool, listed_at: float) -> None:
-        """Record that a GPUNode was created, changed or deleted.
-
-        watching: the change comes from a watch, which misses nothing, and not from a list. listed_at: time of the last
-        list.
-        """
+        """Record a changed GPUNode. watching: by a watch, which misses nothing. listed_at: time of the last list."""
         name = change.key.name
         if change.new is not None and is_open(change.new):
             self._allocations.pop(name, None)
@@ -206,8 +190,7 @@ class DeletedNodes:
             return
         self._sorted_out_at = now
         self._allocations = {name: left for name, left in self._allocations.items() if now - left[0] < KEPT_SECONDS}
-        # Requests that were in flight then have arrived. But while entries are kept, it matters whether they are
-        # complete.
+        # Requests in flight then have arrived; but while entries are kept, it matters whether they are complete.
         self._unknown = {
             name: since
             for name, since in self._unknown.items()
@@ -216,7 +199,6 @@ class DeletedNodes:
 
 
 def is_open(document: Mapping[str, Any]) -> bool:
-    """Whether the GPUNode's allocations are complete."""
     return "allocations" in (document.get("spec") or {})
 
 

@@ -79,7 +79,6 @@ class Storage:
             copy.subscribe(self._object_changed)
 
     def knows_claims(self) -> bool:
-        """Whether a claim that is missing from the cache does not exist."""
         claims = self._copies[volumes.CLAIM]
         return claims.synced.is_set() and claims.age_seconds < SURE_SECONDS
 
@@ -135,10 +134,7 @@ class PlacedPodLedger(Protocol):
 
 
 class Occupancy:
-    """Fills the scheduler cache with pods and storage.
-
-    shared: pods with a share; `cache` is updated first. lesson_due: placement should learn the mix in `workload`.
-    """
+    """Fills the scheduler cache, then `shared` (pods with a share). lesson_due: placement should learn `workload`."""
 
     def __init__(
         self, api: api_client.ApiClient, ledger: PlacedPodLedger, *, clock: Callable[[], float] = time.monotonic
@@ -302,7 +298,6 @@ class AssumedPods:
         return None if allocation_id is None else _key(allocation_id)
 
     def settle(self, allocation_id: str) -> None:
-        """Stop assuming a pod that was seen, or that will never exist."""
         assumed = self._assumed.pop(allocation_id, None)
         if assumed is None:
             return
@@ -314,7 +309,6 @@ class AssumedPods:
         self._cache.put(_key(allocation_id), None)
 
     def sweep(self, node: str) -> None:
-        """Stop assuming pods whose share the ledger no longer has."""
         for allocation_id in [
             identity for identity in self._by_node.get(node, ()) if not self._has_allocation(node, identity)
         ]:

@@ -73,7 +73,6 @@ class Reservation:
         return dataclasses.replace(self, is_permanent=False)
 
     def plan(self, manifest: PodJson, request: Request) -> mutation.Placed | Refusal:
-        """Return where the pod would go now; nothing is written."""
         outcome = self._place(manifest, request)
         if isinstance(outcome, Refusal):
             return outcome
@@ -88,11 +87,9 @@ class Reservation:
         *,
         preferred: str = "",
     ) -> mutation.Placed | Refusal:
-        """Place the pod and write its share; return the placement, or why there is none. preferred: a node, if the pod
-        fits there.
+        """Place the pod, on the node `preferred` if it fits there, and write its share; return why there is none.
 
-        The share is permanent if the holder's UID is known; otherwise it expires unless it is confirmed. The time of
-        writes is added to `waited`.
+        The share expires unless it is confirmed or the holder's UID is known. `waited` gets the time of writes.
         """
         try:
             async with asyncio.timeout(self.deadline_seconds):
@@ -170,15 +167,17 @@ class Reservation:
 
     async def release(self, name: str, identity: str) -> None:
         """Release a reservation that its pod cannot use; if that fails, it expires."""
+
+        def change(node: GpuNode) -> GpuNode:
+            is_there = any(entry.id == identity and not entry.pod.uid for entry in node.allocations)
+            return ledger.release(node, [identity]) if is_there else node
+
         with contextlib.suppress(ledger_store.UnreachableError, errors.LedgerError, TimeoutError):
             async with asyncio.timeout(self.deadline_seconds / 2):
-                await self.store.commit(name, lambda node: _release_unclaimed(node, identity))
+                await self.store.commit(name, change)
 
     def _release_later(self, name: str, identity: str) -> None:
-        """Release a cancelled reservation in the background, because its write may still succeed.
-
-        Otherwise other pods could not have the share until it expires, and the namespace would be limited for it.
-        """
+        """Release a cancelled reservation in the background: its write may succeed, and others would wait."""
         task = asyncio.create_task(self.release(name, identity), name=f"give back {identity}")
         self.releasing.add(task)
         task.add_done_callback(self.releasing.discard)
@@ -201,11 +200,6 @@ class Reservation:
             return ledger.reserve(node, entry)
 
         return change
-
-
-def _release_unclaimed(node: GpuNode, identity: str) -> GpuNode:
-    is_there = any(entry.id == identity and not entry.pod.uid for entry in node.allocations)
-    return ledger.release(node, [identity]) if is_there else node
 
 
 def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:

@@ -33,10 +33,7 @@ EXPIRED_SECONDS: Final = 3600.0
 
 
 class QuotaAllowances:
-    """The amounts that the ResourceQuotas of each namespace leave, as last counted by the API server.
-
-    If they are outdated and a refused pod is stored after all, the placer places it. `run` keeps them up to date.
-    """
+    """The amounts that ResourceQuotas leave, as last counted; the placer corrects a refusal that was outdated."""
 
     def __init__(self, api: api_client.ApiClient) -> None:
         self._by_namespace: dict[str, dict[str, resource_quota.Allowance]] = collections.defaultdict(dict)

@@ -37,7 +37,6 @@ class BackfillReservations:
         self._now = 0.0
 
     def begin(self, pods: PodIndex, units: Sequence[Unit], existing: ExistingAllocations, *, now: float) -> None:
-        """Begin a round; `now` in Unix seconds."""
         self._now = now
         self._overtakes = self.overtakes.count(pods, units)
         waiting = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
@@ -76,7 +75,8 @@ class BackfillReservations:
         first = unit.uids[0]
         waited_seconds = queue.age_seconds(unit.order[1], self._now)  # since it was complete
         overtakes = self._overtakes.get(first, 0)
-        if not fairness.is_entitled(self.limits, waited_seconds=waited_seconds, overtakes=overtakes):
+        is_patient = overtakes > 0 and waited_seconds >= self.limits.patience_seconds
+        if overtakes < self.limits.max_overtakes and not is_patient:
             return []
         if first in self._hopeless or self._is_at_limit(pods[0].ref.namespace, existing):
             return []
@@ -107,7 +107,6 @@ class BackfillReservations:
         return len(reserving) >= self.limits.max_reserving or own >= self.limits.max_reserving_per_namespace
 
     def _can_fit(self, entries: Sequence[NodeAllocation], pods: Sequence[backfill_reservation.ReservingPod]) -> bool:
-        """Whether each pod would fit on the GPUs reserved for it, once they are free."""
         by_uid = {entry.allocation.pod.uid: entry for entry in entries}
         if len(by_uid) != len(pods) or len(entries) != len(pods):
             return False

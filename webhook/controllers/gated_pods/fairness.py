@@ -72,24 +72,15 @@ class Fairness:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OvertakeLimits:
-    """How long and how often a unit may be overtaken, and how many units have backfill reservations at a time.
+    """How long and how often a unit may be overtaken, and how many units have backfill reservations at a time."""
 
-    patience_seconds: a unit that has waited for so long, and was overtaken at least once, is entitled to one.
-    max_overtakes: and so is a unit that was overtaken so often.
-    """
-
-    patience_seconds: float = 300.0
-    max_overtakes: int = 100
+    patience_seconds: float = 300.0  # a unit that has waited for so long, and was overtaken, is entitled to one
+    max_overtakes: int = 100  # and so is a unit that was overtaken so often
     max_reserving: int = 4
     max_reserving_per_namespace: int = 1
 
 
 DEFAULT_LIMITS: Final = OvertakeLimits()
-
-
-def is_entitled(limits: OvertakeLimits, *, waited_seconds: float, overtakes: int) -> bool:
-    """Whether a unit was overtaken for long enough to get a backfill reservation."""
-    return overtakes >= limits.max_overtakes or (overtakes > 0 and waited_seconds >= limits.patience_seconds)
 
 
 class OvertakeCounter:

@@ -193,7 +193,6 @@ def _max_pods_per_node(scratch: ScratchStore, request: Request) -> int:
 
 
 def _as_one(requests: PodRequests) -> tuple[dict[str, Any], Request]:
-    """Return a pod with the containers of all pods, and its request."""
     first, request = requests[0]
     containers: list[Any] = []
     demands = []

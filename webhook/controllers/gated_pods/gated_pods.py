@@ -50,19 +50,16 @@ Refusals = list[tuple[Pod, Refusal]]
 MAX_CONCURRENT: Final = 32  # pods placed at a time
 SKIPPED_AT_ONCE: Final = 1024  # before the event loop runs other tasks
 NEXT_ROUND_SECONDS: Final = 2.0  # after a round that skipped units
+_SKIPPED: Final = "other pods of its namespace are tried first: its turn comes soon"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Round:
-    """The state of a round.
+    """The state of a round."""
 
-    existing: shares and backfill reservations of gated pods at its begin, without reservations that it has released.
-    refused: by kind of pod, why no pod of this kind fits. waiting: pods that go on waiting, and why.
-    """
-
-    existing: ExistingAllocations
-    waiting: Refusals
-    refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)
+    existing: ExistingAllocations  # of gated pods at its begin, without reservations that it has released
+    waiting: Refusals  # pods that go on waiting, and why
+    refused: dict[str, Refusal] = dataclasses.field(default_factory=dict)  # by kind: why no pod of this kind fits
 
 
 @dataclasses.dataclass(eq=False)
@@ -131,7 +128,10 @@ class GatedPodScheduler:
                 is_cut = self._is_cut and len(begun) == len(self._namespaces)  # after a turn for each namespace
                 begun.add(unit.namespace)
                 if not existing.has_any(unit) and (is_cut or not self._fairness.may_try(unit)):
-                    turn.waiting.extend((pod, self._last.get(pod.ref.uid) or _skipped(pod)) for pod in unit.members)
+                    for pod in unit.members:
+                        reason = pod.annotations.get(contract.REASON) or _SKIPPED  # the same needs no status write
+                        last = self._last.get(pod.ref.uid)
+                        turn.waiting.append((pod, last or Refusal(reason, cause=Cause.TURN)))
                     skipped = True
                     if len(turn.waiting) % SKIPPED_AT_ONCE == 0:
                         await pacing.let_others_run()
@@ -334,10 +334,10 @@ class GatedPodScheduler:
         """Return the refusal, or for which pod this one waits if only backfill reservations are in its way."""
         if not existing.reserved:
             return refusal
-        placed = self._ignoring(existing.all_reserved()).plan(pod.manifest, request)
+        reserved = [entry for entries in existing.reserved.values() for entry in entries]
+        placed = self._ignoring(waiting_units.by_node(reserved)).plan(pod.manifest, request)
         if isinstance(placed, Refusal):
             return refusal
-        reserved = (entry for entries in existing.reserved.values() for entry in entries)
         other = next((str(entry.allocation.pod) for entry in reserved if entry.node == placed.node), "other pods")
         return Refusal(
             f"gives way to {other}, which has waited longer and for which freed "
@@ -348,7 +348,6 @@ class GatedPodScheduler:
 
 
 def _requests(unit: Unit, waiting: Refusals) -> PodRequests | None:
-    """Return the request of each member, the largest first; None, with the reason in `waiting`, if one is invalid."""
     requests = []
     for pod in unit.members:
         if isinstance(pod.request, str):
@@ -370,9 +369,3 @@ def _for_gang(unit: Unit, pod: Pod, refusal: Refusal) -> Refusals:
     reason = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
     others = dataclasses.replace(refusal, reason=reason)
     return [(member, refusal if member is pod else others) for member in unit.members]
-
-
-def _skipped(pod: Pod) -> Refusal:
-    """Reuse the previous reason for pods skipped in this round, so no status write is needed."""
-    reason = pod.annotations.get(contract.REASON)
-    return Refusal(reason or "other pods of its namespace are tried first: its turn comes soon", cause=Cause.TURN)

@@ -110,7 +110,6 @@ class Ungater:
         return None
 
     def backoff_reason(self, pod: Pod) -> Refusal | None:
-        """Return why the last attempt failed, while the pod is in backoff."""
         return self._failed.get(pod.ref.uid) if self._wait_seconds(pod.ref.uid) > 0 else None
 
     def next_attempt_seconds(self) -> float | None:
@@ -158,10 +157,7 @@ class Ungater:
 
 
 def _fields(manifest: PodJson) -> dict[str, Any]:
-    """Return the fields that decide where the pod can run, to be tested by the patch.
-
-    The API server retries such a patch on conflicts. A client that writes to the pod all the time cannot keep it gated.
-    """
+    """Return the fields that decide where the pod can run, for a patch that the API server retries on conflicts."""
     requested = {
         f"/metadata/annotations/{mutation.escaped(key)}": text
         for key, text in annotations_of(manifest).items()

@@ -56,17 +56,9 @@ class Arranger:
         self._single: dict[str, Unit] = {}  # by UID
 
     def arrange(
-        self,
-        gated: Mapping[str, Pod],
-        members: Mapping[Group, Mapping[str, Pod]],
-        *,
-        ungated: Collection[str] = (),
+        self, gated: Mapping[str, Pod], members: Mapping[Group, Mapping[str, Pod]], *, ungated: Collection[str] = ()
     ) -> Arranged:
-        """Group waiting pods into units.
-
-        gated: waiting pods by UID. members: pods of each gang by UID, without those that are being deleted. ungated:
-        UIDs of pods that were ungated although our copy does not show it yet.
-        """
+        """Group waiting pods, `gated`, into units; ungated: pods of which our copy does not show that yet."""
         before, self._single = self._single, {}
         waiting: list[Unit] = []
         for uid, pod in gated.items():
@@ -98,10 +90,7 @@ class Arranger:
 
 
 def explain_apart(group: str, placed: Iterable[Placed]) -> str:
-    """Return the warning for a gang with parts of GPUs on several nodes; empty for any other placement.
-
-    The arbiter of one node runs the shares of a gang at the same time. Arbiters of different nodes do not coordinate.
-    """
+    """Return the warning for a gang with parts of GPUs on several nodes, as their arbiters do not coordinate."""
     nodes = {member.node for member in placed}
     whole = all(share.request_percent >= 100 for member in placed for share in member.shares)
     if len(nodes) < 2 or whole:
@@ -203,19 +192,16 @@ class ExistingAllocations:
         return any(uid in self.shares or uid in self.reserved for uid in unit.uids)
 
     def reserved_for(self, unit: Unit) -> AllocationIds:
-        return _by_node(entry for uid in unit.uids for entry in self.reserved.get(uid, ()))
+        return by_node(entry for uid in unit.uids for entry in self.reserved.get(uid, ()))
 
     def reserved_from(self, unit: Unit) -> AllocationIds:
         """Return the reservations of the unit, and of the units behind it, which give way to it."""
-        return _by_node(
+        return by_node(
             entry
             for uid, entries in self.reserved.items()
             if uid in unit.uids or (uid in self.orders and self.orders[uid] > unit.order)
             for entry in entries
         )
-
-    def all_reserved(self) -> AllocationIds:
-        return _by_node(entry for entries in self.reserved.values() for entry in entries)
 
 
 class AllocationHolders:
@@ -247,7 +233,7 @@ class AllocationHolders:
         return ExistingAllocations(shares, dict(reserved), orders)
 
 
-def _by_node(entries: Iterable[NodeAllocation]) -> AllocationIds:
+def by_node(entries: Iterable[NodeAllocation]) -> AllocationIds:
     ids: dict[str, set[str]] = collections.defaultdict(set)
     for entry in entries:
         ids[entry.node].add(entry.allocation.id)
