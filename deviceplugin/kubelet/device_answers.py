@@ -121,15 +121,12 @@ class DeviceAnswers:
             raise plugin_service.AllocateRefusedError(
                 f"{', '.join(closed)} accepts no new pods while its mode changes: recreate the pod"
             )
-        return devices, self._mps_places(resource, devices)
-
-    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> steps.DaemonFiles | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
-            return None
+            return devices, None
         if len(gpus) > 1 or any(device.mode is not Mode.MPS for device in devices):
             raise plugin_service.AllocateRefusedError(
                 f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
                 f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
-        return self.mps(gpus[0])
+        return devices, self.mps(gpus[0])
