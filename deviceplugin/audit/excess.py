@@ -70,9 +70,8 @@ class Excess:
         # A share that is gone uses nothing: its sum falls as if it were idle, and is dropped at zero.
         for place, before in self._sums.items():
             had = held.get(place, 0.0) - self._held.get(place, 0.0)
-            allowed = max(
-                had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed
-            )  # the account may have restarted
+            had = had if had >= 0 else held.get(place, 0.0)  # the account may have restarted
+            allowed = max(had, turns.get(place, 0.0) * passed)
             added = _added(before, used.get(place, 0.0) * passed, allowed, passed)
             if place in used or added is not _NOTHING:
                 sums[place] = added
