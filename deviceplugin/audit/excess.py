@@ -99,9 +99,7 @@ def _added(before: _Sum, used: float, allowed: float, passed: float) -> _Sum:
 class DriverUsage:
     """The fraction of a GPU's time that each share used recently, as an exponentially fading mean over audits.
 
-    The arbiter knows how long a share needs its GPU only while another share wants it. A share that is alone holds the
-    GPU all the time, busy or idle; the driver's utilisation per process distinguishes the two.
-
+    The arbiter cannot see it: a share that is alone holds its GPU all the time, busy or idle.
     recent: from 0 to 1; shares that were not measured are missing.
     """
 

@@ -49,10 +49,7 @@ _SharePlace = tuple[str, int, str]  # allocation id, position of the share in it
 def check(
     seen: Seen, *, pods: Sequence[PodJson], node: GpuNode | None, suspects: frozenset[Hashable] = frozenset()
 ) -> NodeAudit:
-    """Return the audit.
-
-    pods, node: from the cluster; node is None while unknown. suspects: those of the previous audit.
-    """
+    """Return the audit. node: None while unknown. suspects: those of the previous audit."""
     processes = _Processes(seen, pods, node)
     audited_processes, waiting = [], set()
     for process in seen.processes:

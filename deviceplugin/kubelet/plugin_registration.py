@@ -4,9 +4,8 @@ The kubelet calls back on our socket inside Register, so the plugin serves befor
 it removes every socket in its directory and recreates `kubelet.sock`. It decides about its pods 0.3 to 0.9 s later, and
 permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s then.
 
-Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
-replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each
-registration.
+Another agent may start before this one stops, for example after a forced deletion of the pod, and replace our socket.
+We leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each registration.
 """
 
 from __future__ import annotations
@@ -52,10 +51,9 @@ Identity = tuple[int, int]
 
 
 class Registration:
-    """Keeps one resource's plugin served and registered.
+    """Keeps one resource's plugin served and registered. changed: called when `problem` may have changed.
 
-    problem: a sentence that says why the kubelet does not list the resource; empty if it does. hung_up: the same
-    sentence if the kubelet keeps closing the stream, else empty. changed: called when `problem` may have changed.
+    problem: why the kubelet does not list the resource; empty if it does. hung_up: why it keeps closing the stream.
     """
 
     def __init__(

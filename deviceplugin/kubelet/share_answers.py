@@ -116,13 +116,11 @@ def _read_only(container_path: str, host_path: Path) -> messages.Mount:
 class StaleAllocations:
     """Devices that a starting kubelet counts for pods that have ended.
 
-    It admits its first pods by its checkpoint alone, so devices that are free in the ledger are not free for the
-    kubelet, and a pod that it rejects stays rejected. It forgets ended pods only with a later pod:
+    It admits its first pods by its checkpoint alone, and forgets ended pods only with a later pod:
     `UpdateAllocatedDevices` (`pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36) does nothing until its first
     pods were admitted. So for its first minute the kubelet gets that many additional devices.
 
-    directory: the kubelet's device plugin directory. living: the UIDs of the pods that have not ended. clock: Unix
-    seconds, to compare with file times.
+    directory: of the kubelet's device plugins. living: the UIDs of the pods that have not ended. clock: Unix seconds.
     """
 
     directory: Path

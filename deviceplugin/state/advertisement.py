@@ -6,9 +6,9 @@ shares, plus what pods have on GPUs that are unhealthy, gone or changing their m
 for. Too large an amount is harmless; too small an amount fails a correctly placed pod.
 
 For shares the node advertises one device per unit of the resource. **The IDs of these devices are counters** and belong
-to no GPU, because the webhook has chosen the GPU long before. So counters have no NUMA topology, Allocate accepts any
-of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because the
-kubelet would otherwise reject the pod at a restart. In all other modes an ID stands for a GPU, MIG device or replica.
+to no GPU, because the webhook has chosen the GPU long before. A counter that a container has is always healthy, because
+the kubelet would otherwise reject the pod at a restart. In all other modes an ID stands for a GPU, MIG device or
+replica.
 """
 
 from __future__ import annotations
