@@ -156,12 +156,7 @@ class GpuPath(Protocol):
     def nvlinks(self) -> int: ...
 
 
-_NO_PATHS: Final[Mapping[tuple[str, str], GpuPath]] = {}
-
-
-def scores_by_uuid(
-    gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath] = _NO_PATHS
-) -> dict[tuple[str, str], int]:
+def scores_by_uuid(gpus: Sequence[Gpu], paths: Mapping[tuple[str, str], GpuPath]) -> dict[tuple[str, str], int]:
     """Return the score of each pair of GPUs, by UUID.
 
     paths: the driver's paths by pair, in either order. Where a path is missing, the NUMA nodes decide. GPUs of one

@@ -13,6 +13,7 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from gpushare import contract
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.assignment import Offered
@@ -65,24 +66,6 @@ ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Mount:
-    """A host directory or file in the container."""
-
-    container: str
-    host: str
-    read_only: bool = False
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class DeviceNode:
-    """A host device node in the container."""
-
-    container: str
-    host: str
-    permissions: str = "rw"
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
 class MpsPaths:
     """The host paths of an MPS daemon's pipe and of its clients' shared memory."""
 
@@ -98,17 +81,6 @@ class DevicePaths:
     control: tuple[str, ...] = ()
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class ContainerResponse:
-    """Everything that one container gets from Allocate."""
-
-    envs: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    mounts: tuple[Mount, ...] = ()
-    devices: tuple[DeviceNode, ...] = ()
-    annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
-    cdi_devices: tuple[str, ...] = ()
-
-
 _NO_PATHS: Final = DevicePaths()
 
 
@@ -121,7 +93,7 @@ def container_response(
     nodes: DevicePaths = _NO_PATHS,
     mps: MpsPaths | None = None,
     cdi_vendor: str = CDI_VENDOR,
-) -> ContainerResponse:
+) -> messages.ContainerAllocateResponse:
     """Return what a container gets with these devices of `resource`. A device with several shares is listed once.
 
     answer_id: unique, the suffix of the CDI annotation's name. mps: None unless the devices are shared by MPS.
@@ -140,11 +112,11 @@ def container_response(
         answer_id=answer_id,
     )
     envs = {f"NVIDIA_{kind.upper()}": "enabled" for kind, wanted in _extras(settings).items() if wanted}
-    mounts: list[Mount] = []
+    mounts: list[tuple[str, str]] = []  # the container's path and the host's
     if mps is not None:
         pipe = f"/mps/{resource}/pipe"
         envs[ENV_MPS_PIPE] = pipe
-        mounts += [Mount(pipe, mps.pipe), Mount("/dev/shm", mps.shm)]  # noqa: S108 - where CUDA looks for it
+        mounts += [(pipe, mps.pipe), ("/dev/shm", mps.shm)]  # noqa: S108 - where CUDA looks for it
     if ENVVAR in strategies:
         envs[contract.ENV_VISIBLE_DEVICES] = ",".join(ids)
         if channels:
@@ -152,14 +124,22 @@ def container_response(
     if VOLUME_MOUNTS in strategies:
         envs[contract.ENV_VISIBLE_DEVICES] = VOLUME_MOUNTS_ROOT
         names = [*ids, *(f"imex/{channel}" for channel in channels)]
-        mounts += [Mount(f"{VOLUME_MOUNTS_ROOT}/{name}", "/dev/null") for name in names]
-    wanted: tuple[DeviceNode, ...] = ()
+        mounts += [(f"{VOLUME_MOUNTS_ROOT}/{name}", "/dev/null") for name in names]
+    paths: list[str] = []
     if settings.pass_device_specs and not all(map(uses_cdi, strategies)):
-        paths: list[str] = [path for path in CONTROL_NODES if path in nodes.control]
+        paths = [path for path in CONTROL_NODES if path in nodes.control]
         paths += [path for uuid in unique for path in nodes.of_device.get(uuid, ())]
-        root = settings.dev_root.rstrip("/")
-        wanted = tuple(DeviceNode(path, f"{root}{path}") for path in dict.fromkeys(paths))
-    return ContainerResponse(envs, tuple(mounts), wanted, by_cdi.annotations, by_cdi.devices)
+    root = settings.dev_root.rstrip("/")
+    return messages.ContainerAllocateResponse(
+        envs=envs,
+        mounts=[messages.Mount(container_path=inside, host_path=outside) for inside, outside in mounts],
+        devices=[
+            messages.DeviceSpec(container_path=path, host_path=f"{root}{path}", permissions="rw")
+            for path in dict.fromkeys(paths)
+        ],
+        annotations=by_cdi.annotations,
+        cdi_devices=[messages.CDIDevice(name=name) for name in by_cdi.devices],
+    )
 
 
 def _extras(settings: NodeSettings) -> dict[str, bool]:

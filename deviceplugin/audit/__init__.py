@@ -1,9 +1,8 @@
 """The audit: every two seconds, compares what runs on the GPUs with the limits that should apply, and reports
 differences.
 
-The library enforces a share's limits only in processes that load it. The audit checks the node from outside: NVML knows
-the processes on each GPU, the arbiter knows the registered ones, the kernel knows their containers and mapped files,
-and the GPUNode knows the limits.
+The library enforces limits only in processes that load it. The audit checks from outside: NVML lists the processes on
+each GPU, the arbiter the registered ones, the kernel their containers and mapped files, and the GPUNode the limits.
 
 auditor          the loop; kills processes that bypass their limits, if configured
 process_listing  reads NVML, the ledgers and the kernel

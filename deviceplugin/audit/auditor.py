@@ -44,6 +44,7 @@ _LOGGED: Final = {
 MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes cannot flood the API server
 
 
+@dataclasses.dataclass(eq=False)
 class Auditor:
     """Audits until cancelled. audit: the last result. conditions: the GPUNode's conditions that follow from it.
 
@@ -52,40 +53,28 @@ class Auditor:
     `conditions` change. end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
-    def __init__(
-        self,
-        driver: Driver,
-        arbiter: Arbiter,
-        contexts: ContextSizes,
-        *,
-        gpus: Offer,
-        node: Callable[[], GpuNode | None],
-        pods: Callable[[], Iterable[PodJson]],
-        warn: Callable[[str, str, tuple[str, str] | None], None],
-        changed: Callable[[], None],
-        node_name: str,
-        identify: Identify,
-        end_unlimited: bool = False,
-        proc: Path = kernel_process.PROC,
-        wall_clock: Callable[[], float] = time.time,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._driver = driver
-        self._arbiter = arbiter
-        self._contexts = contexts
-        self._gpus = gpus
-        self._node = node
-        self._pods = pods
-        self._send_warning = warn
-        self._changed = changed
-        self._node_name = node_name
-        self._identify = identify
-        self._end_unlimited = end_unlimited
-        self._proc = proc
-        self._wall_clock = wall_clock
-        self._clock = clock
+    driver: Driver
+    arbiter: Arbiter
+    contexts: ContextSizes
+    _: dataclasses.KW_ONLY
+    gpus: Offer
+    node: Callable[[], GpuNode | None]
+    pods: Callable[[], Iterable[PodJson]]
+    warn: Callable[[str, str, tuple[str, str] | None], None]
+    changed: Callable[[], None]
+    node_name: str
+    identify: Identify
+    end_unlimited: bool = False
+    proc: Path = kernel_process.PROC
+    wall_clock: Callable[[], float] = time.time
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._scanner = process_listing.ProcessScanner(
-            driver.nvml, identify=identify, lost_ticks=lambda: arbiter.reported.lost_ticks, proc=proc
+            self.driver.nvml,
+            identify=self.identify,
+            lost_ticks=lambda: self.arbiter.reported.lost_ticks,
+            proc=self.proc,
         )
         self._overheads = overhead.Overheads()
         self._excess = excess.Excess()
@@ -112,7 +101,7 @@ class Auditor:
             self._publish(dataclasses.replace(self.audit, problems=(Problem(f"the audit failed: {error}"),)))
         self._scans += 1
         if self.has_measured:
-            self._arbiter.publish_measured()
+            self.arbiter.publish_measured()
 
     @property
     def used(self) -> Mapping[excess.Place, float]:
@@ -125,17 +114,17 @@ class Auditor:
         return self._scans >= overhead.SCANS_TO_MEASURE
 
     async def _step(self) -> None:
-        gpus = self._gpus.gpus
-        await self._arbiter.report()
-        groups, unreachable = self._arbiter.shares.all(), self._arbiter.reported.unreachable
-        measured = await self._driver.ask(self._scanner.measure, gpus, groups)
+        gpus = self.gpus.gpus
+        await self.arbiter.report()
+        groups, unreachable = self.arbiter.shares.all(), self.arbiter.reported.unreachable
+        measured = await self.driver.ask(self._scanner.measure, gpus, groups)
         seen = await asyncio.to_thread(self._scanner.describe, measured, gpus, groups, unreachable)
         self._charge(measured, gpus)
-        self._arbiter.publish_activity(measured.works)
-        now = self._clock()  # the time of the arbiter's accounts, even if reading them takes long
-        await self._arbiter.report(turns=True)  # by then the limits pages contain the new charges
+        self.arbiter.publish_activity(measured.works)
+        now = self.clock()  # the time of the arbiter's accounts, even if reading them takes long
+        await self.arbiter.report(turns=True)  # by then the limits pages contain the new charges
         # the shares with their present limits pages, without those that have ended
-        there = {share.tenant.key: share.limits for share in self._arbiter.shares.all()}
+        there = {share.tenant.key: share.limits for share in self.arbiter.shares.all()}
         shares = tuple(
             dataclasses.replace(share, enforced=there[share.tenant.key].read())
             for share in seen.shares
@@ -143,49 +132,49 @@ class Auditor:
         )
         self._compare(now, measured.used, shares)
         seen = dataclasses.replace(seen, shares=shares, overuse=self._excess.overuse)
-        node, pods = self._node(), tuple(self._pods())
+        node, pods = self.node(), tuple(self.pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))
-        await self._arbiter.report()
+        await self.arbiter.report()
         self._report_troubles()
 
     def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
-        self._checked_at = self._wall_clock()
+        self._checked_at = self.wall_clock()
         conditions = (node_audit.condition(audit),)
         if conditions != self.conditions:
             self.conditions = conditions
-            self._changed()
+            self.changed()
 
     def document(self) -> dict[str, Any] | None:
         if self._checked_at is None:
             return None
-        return node_audit.to_json(self.audit, node_name=self._node_name, checked_at=self._checked_at)
+        return node_audit.to_json(self.audit, node_name=self.node_name, checked_at=self._checked_at)
 
     def _charge(self, measured: process_listing.DriverListing, gpus: Iterable[Gpu]) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
         self._overheads.update(measured.readings, measured.silent)
-        kinds = {gpu.uuid: self._contexts.kind(gpu) for gpu in gpus}
+        kinds = {gpu.uuid: self.contexts.kind(gpu) for gpu in gpus}
         learned = collections.defaultdict[str, list[int]](list)
         for (uuid, _), context_bytes in self._overheads.learned.items():
             if uuid in kinds:  # not a MIG device, whose contexts are smaller
                 learned[kinds[uuid]].append(context_bytes)
-        self._contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
-        for share in self._arbiter.shares.all():
+        self.contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
+        for share in self.arbiter.shares.all():
             uuids = [grant.uuid for grant in share.tenant.grants]
-            self._arbiter.publish_overheads(
+            self.arbiter.publish_overheads(
                 share,
                 {
                     slot: [self._overheads.bytes_of((uuid, (member.pid, member.start_ticks))) for uuid in uuids]
                     for slot, member in share.members.items()
                 },
             )
-            self._arbiter.publish_context_bytes(uuids)
+            self.arbiter.publish_context_bytes(uuids)
 
     def _compare(self, now: float, used: Mapping[excess.Place, float], shares: Iterable[SeenShare]) -> None:
         """Compare the GPU time that shares used, according to the driver, with the time that they were allowed."""
         self._usage.update(now, used)
-        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self._arbiter.shares.lease_usage()}
+        held = {(lease.gpu_uuid, lease.tenant.key): lease.had_seconds for lease in self.arbiter.shares.lease_usage()}
         self._compared_from = now if self._compared_from is None else self._compared_from
         turns = {
             (grant.uuid, share.tenant.key): record.turn_permille / timetable.PERIOD
@@ -197,14 +186,11 @@ class Auditor:
     def _report_troubles(self) -> None:
         """Send one Event per process and share, and kill processes if that is configured."""
         troubles = process_limits.troubles(self.audit)
-        certain = (
-            {process.key for process in process_limits.processes_to_kill(self.audit)} if self._end_unlimited else set()
-        )
+        to_kill = process_limits.processes_to_kill(self.audit) if self.end_unlimited else ()
+        certain = {process.key for process in to_kill}
         self._events_left = MAX_EVENTS
         registered = {
-            (member.pid, member.start_ticks)
-            for share in self._arbiter.shares.all()
-            for member in share.members.values()
+            (member.pid, member.start_ticks) for share in self.arbiter.shares.all() for member in share.members.values()
         }
         for key, audited in troubles.items():
             if audited.process.identity in registered:
@@ -213,19 +199,18 @@ class Auditor:
                 self._kill(audited)
             elif key not in self._reported:
                 self._event(audited, node_audit.process_sentence(self.audit, audited))
-        beyond = {
-            (share.namespace, share.pod, share.containers, share.gpu): share
-            for share in self.audit.shares
-            if share.overuse is not None
-        }
-        for key, share in beyond.items():
-            if key not in self._reported:
-                note = node_audit.overuse_sentence(self.audit, share)
-                self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
-        self._reported = frozenset((*troubles, *beyond))
+        reported = {*troubles}
+        for share in self.audit.shares:
+            if share.overuse is not None:
+                key = (share.namespace, share.pod, share.containers, share.gpu)
+                reported.add(key)
+                if key not in self._reported:
+                    note = node_audit.share_sentence(self.audit, share, share.overuse.sentence)
+                    self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
+        self._reported = frozenset(reported)
 
     def _kill(self, audited: AuditedProcess) -> None:
-        problem = kill(audited.process, identify=self._identify, proc=self._proc)
+        problem = kill(audited.process, identify=self.identify, proc=self.proc)
         what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
         if not problem or audited.key not in self._reported:
             self._event(audited, f"{node_audit.process_sentence(self.audit, audited)}; {what}")
@@ -240,7 +225,7 @@ class Auditor:
         self._events_left -= 1
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
-        self._send_warning(reason, note, of)
+        self.warn(reason, note, of)
 
 
 def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:

@@ -70,9 +70,8 @@ class Excess:
         # A share that is gone uses nothing: its sum falls as if it were idle, and is dropped at zero.
         for place, before in self._sums.items():
             had = held.get(place, 0.0) - self._held.get(place, 0.0)
-            allowed = max(
-                had if had >= 0 else held.get(place, 0.0), turns.get(place, 0.0) * passed
-            )  # the account may have restarted
+            had = had if had >= 0 else held.get(place, 0.0)  # the account may have restarted
+            allowed = max(had, turns.get(place, 0.0) * passed)
             added = _added(before, used.get(place, 0.0) * passed, allowed, passed)
             if place in used or added is not _NOTHING:
                 sums[place] = added
@@ -100,9 +99,7 @@ def _added(before: _Sum, used: float, allowed: float, passed: float) -> _Sum:
 class DriverUsage:
     """The fraction of a GPU's time that each share used recently, as an exponentially fading mean over audits.
 
-    The arbiter knows how long a share needs its GPU only while another share wants it. A share that is alone holds the
-    GPU all the time, busy or idle; the driver's utilisation per process distinguishes the two.
-
+    The arbiter cannot see it: a share that is alone holds its GPU all the time, busy or idle.
     recent: from 0 to 1; shares that were not measured are missing.
     """
 

@@ -201,7 +201,7 @@ def condition(audit: NodeAudit) -> Condition:
         share for share in audit.shares if not share.in_force and (share.namespace, share.pod, share.gpu) not in around
     ]
     sentences = [process_sentence(audit, process) for process in (*unlimited, *foreign)]
-    sentences += [_share_sentence(audit, share, share.reason) for share in differing]
+    sentences += [share_sentence(audit, share, share.reason) for share in differing]
     if sentences:
         reason = "ShareBeyondLimit" if any(share.overuse is not None for share in differing) else "LimitsDiffer"
         reason = "ProcessUnlimited" if unlimited else "ForeignProcess" if foreign else reason
@@ -223,11 +223,7 @@ def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
     return f"{process.name} (process {process.pid}){of} runs without limits on {where}: {audited.reason}"
 
 
-def overuse_sentence(audit: NodeAudit, share: AuditedShare) -> str:
-    return _share_sentence(audit, share, share.overuse.sentence if share.overuse is not None else "")
-
-
-def _share_sentence(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
+def share_sentence(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
     return f"the pod {share.namespace}/{share.pod} on {audit.label(share.gpu)}: {reason}"
 
 

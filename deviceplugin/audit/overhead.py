@@ -96,7 +96,17 @@ class ContextCheckpoint:
     def __init__(self, directory: Path, *, until_learned_bytes: int = 0) -> None:
         self._path = directory / CONTEXTS_NAME
         self._until_learned_bytes = until_learned_bytes
-        self._learned = _read_sizes(self._path)
+        self._learned: dict[str, tuple[int, ...]] = {}
+        try:
+            learned = records.read(dict[str, tuple[int, ...]], records.load(self._path))
+            wrong = [figure for figures in learned.values() for figure in figures if not 0 <= figure < 2**63]
+            records.check(not wrong, f"invalid context size: {wrong} bytes")
+            self._learned = learned
+        except FileNotFoundError:
+            pass
+        except (OSError, ValueError) as error:
+            extra = {"set_aside": str(records.set_aside(self._path)), "err": str(error)}
+            logger.warning("Starting without the previous agent's context sizes", extra=extra)
 
     def bytes_of(self, kind: str) -> int:
         return min(self._learned.get(kind, ()), default=self._until_learned_bytes)
@@ -131,20 +141,6 @@ class ContextSizes:
         """Return the bytes to charge for a CUDA context on this GPU before it is created."""
         gpu = next((gpu for gpu in self._gpus.gpus if gpu.uuid == uuid), None)
         return self._checkpoint.bytes_of(self.kind(gpu)) if gpu is not None else 0
-
-
-def _read_sizes(path: Path) -> dict[str, tuple[int, ...]]:
-    try:
-        learned = records.read(dict[str, tuple[int, ...]], records.load(path))
-        wrong = [figure for figures in learned.values() for figure in figures if not 0 <= figure < 2**63]
-        records.check(not wrong, f"invalid context size: {wrong} bytes")
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        extra = {"set_aside": str(records.set_aside(path)), "err": str(error)}
-        logger.warning("Starting without the previous agent's context sizes", extra=extra)
-        return {}
-    return learned
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

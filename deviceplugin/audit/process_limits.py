@@ -49,10 +49,7 @@ _SharePlace = tuple[str, int, str]  # allocation id, position of the share in it
 def check(
     seen: Seen, *, pods: Sequence[PodJson], node: GpuNode | None, suspects: frozenset[Hashable] = frozenset()
 ) -> NodeAudit:
-    """Return the audit.
-
-    pods, node: from the cluster; node is None while unknown. suspects: those of the previous audit.
-    """
+    """Return the audit. node: None while unknown. suspects: those of the previous audit."""
     processes = _Processes(seen, pods, node)
     audited_processes, waiting = [], set()
     for process in seen.processes:
@@ -84,11 +81,8 @@ def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
     A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
     our rules until the records were lost. Neither is killed.
     """
-    return [
-        process
-        for process in audit.in_state(LimitState.UNLIMITED)
-        if process.container and not process.process.orphaned
-    ]
+    unlimited = audit.in_state(LimitState.UNLIMITED)
+    return [process for process in unlimited if process.container and not process.process.orphaned]
 
 
 class _Processes:
@@ -115,10 +109,10 @@ class _Processes:
             return AuditedProcess(
                 process, LimitState.LIMITED, of.tenant.namespace, of.tenant.pod, named[2], charged_bytes
             )
-        tenant = self._tenant(process.container) if process.container is not None else None
-        state, reason = self._unregistered(process, tenant)
+        holder = self._tenant(process.container) if process.container is not None else None
+        state, reason = self._unregistered(process, holder)
         place = (
-            (tenant.allocation, tenant.share) if state is LimitState.UNLIMITED and isinstance(tenant, Tenant) else None
+            (holder.allocation, holder.share) if state is LimitState.UNLIMITED and isinstance(holder, Tenant) else None
         )
         return AuditedProcess(process, state, *named, reason=reason, place=place)
 
@@ -172,7 +166,13 @@ def _check_shares(
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""
         reason = _got_around(around[place]) or differs or (share.overuse.sentence if share.overuse is not None else "")
-        shares.append(dataclasses.replace(share, in_force=not reason, reason=reason or _memory_reason(share)))
+        more = quantity.format_bytes(share.beyond_bytes)
+        memory = (
+            f"including contexts, it uses {more} more than its limit: it gets no more memory until it frees that much"
+        )
+        shares.append(
+            dataclasses.replace(share, in_force=not reason, reason=reason or (memory if share.beyond_bytes else ""))
+        )
     return tuple(shares), frozenset(waiting)
 
 
@@ -237,13 +237,6 @@ def _got_around(processes: Sequence[AuditedProcess]) -> str:
     names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
     more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
     return f"{names}{more} bypassed its limits"
-
-
-def _memory_reason(share: AuditedShare) -> str:
-    if not share.beyond_bytes:
-        return ""
-    beyond = quantity.format_bytes(share.beyond_bytes)
-    return f"including contexts, it uses {beyond} more than its limit: it gets no more memory until it frees that much"
 
 
 def _amounts(request_percent: int, limit_percent: int, memory_bytes: int) -> str:

@@ -58,21 +58,22 @@ class DriverListing:
     works: dict[Place, bool]
 
 
+@dataclasses.dataclass(eq=False)
 class ProcessScanner:
     """Scans processes, and remembers what does not change between scans.
 
     lost_ticks: the time at which ledger records were lost; processes that started earlier may use an orphaned ledger.
     """
 
-    def __init__(
-        self, driver: nvml.Nvml, *, identify: Identify, lost_ticks: Callable[[], int], proc: Path = kernel_process.PROC
-    ) -> None:
-        self._driver = driver
-        self._identify = identify
-        self._proc = proc
+    driver: nvml.Nvml
+    _: dataclasses.KW_ONLY
+    identify: Identify
+    lost_ticks: Callable[[], int]
+    proc: Path = kernel_process.PROC
+
+    def __post_init__(self) -> None:
         self._known: dict[ProcessIdentity, _Known] = {}
         self._spent_seconds = collections.defaultdict[Container | Refusal, float](float)  # in this scan
-        self._lost_ticks = lost_ticks
         self._read_until_us: dict[str, int] = {}  # by GPU: the end of the last utilisation sample
 
     def measure(self, gpus: Sequence[Gpu], groups: Sequence[RunningShare]) -> DriverListing:
@@ -140,14 +141,14 @@ class ProcessScanner:
                     used[place] = min(1.0, sum(utilizations[grant.uuid].get(pid, 0.0) for pid in pids))
                     works[place] = used[place] > 0
                 else:
-                    works[place] = not all(kernel_process.is_stopped(pid, proc=self._proc) for pid in pids)
+                    works[place] = not all(kernel_process.is_stopped(pid, proc=self.proc) for pid in pids)
         return used, works
 
     def _utilization(self, gpu: Gpu) -> Mapping[int, float] | None:
         """Return the utilisation by pid since the last scan; None at the first scan or if it is not reported."""
         since_us = self._read_until_us.pop(gpu.uuid, 0)
         try:
-            utilization = self._driver.utilization(gpu.uuid, since_us)
+            utilization = self.driver.utilization(gpu.uuid, since_us)
         except nvml_call.NvmlError:
             return None
         if utilization is not None:
@@ -159,7 +160,7 @@ class ProcessScanner:
     ) -> tuple[nvml.NvmlProcess, ...]:
         """List a GPU's processes, and add the readings of those that belong to shares. Raises NvmlError."""
         before = _charged(groups, uuid)
-        running = self._driver.users(uuid)
+        running = self.driver.users(uuid)
         used = {process.pid: process.memory_bytes for process in running}
         for identity, (charged_bytes, expected_bytes) in _charged(groups, uuid).items():
             used_bytes = used.get(identity[0])
@@ -170,7 +171,7 @@ class ProcessScanner:
     def _process(self, uuid: str, listed: nvml.NvmlProcess, members: dict[int, ProcessIdentity]) -> SeenProcess | None:
         """Describe a listed process; None if it has exited and the driver has not noticed."""
         # A member's pid cannot be reused while the arbiter holds its pidfd.
-        identity = members.get(listed.pid) or kernel_process.with_start(listed.pid, proc=self._proc)
+        identity = members.get(listed.pid) or kernel_process.with_start(listed.pid, proc=self.proc)
         if identity is None:
             return None
         known = self._describe_process(identity, again=listed.pid not in members)
@@ -203,7 +204,7 @@ class ProcessScanner:
         known = self._known.get(identity)
         if known is None or again or not known.with_library:
             pid = identity[0]
-            container = self._identify(pid)
+            container = self.identify(pid)
             if known is not None and known.with_library:
                 mapped: tuple[bool | None, bool] = True, known.orphaned
             # half of the time is for new processes
@@ -218,18 +219,18 @@ class ProcessScanner:
 
     def _name(self, pid: int) -> str:
         try:
-            return (self._proc / str(pid) / "comm").read_text(errors="replace").strip()
+            return (self.proc / str(pid) / "comm").read_text(errors="replace").strip()
         except OSError:
             return ""
 
     def _mapped(self, identity: ProcessIdentity) -> tuple[bool | None, bool]:
         """Return whether a process maps the library, and whether it maps an orphaned ledger."""
         pid, start_ticks = identity
-        mapped = kernel_process.mapped_files(pid, proc=self._proc)
+        mapped = kernel_process.mapped_files(pid, proc=self.proc)
         if mapped is None:
             return None, False
         with_library = LIBRARY in {PurePosixPath(path).name for path in mapped}
-        return with_library, start_ticks < self._lost_ticks() and LEDGER in mapped
+        return with_library, start_ticks < self.lost_ticks() and LEDGER in mapped
 
 
 def _charged(groups: Sequence[RunningShare], uuid: str) -> dict[ProcessIdentity, tuple[int, int]]:

@@ -167,7 +167,6 @@ RENEW_SECONDS: Final = 30.0
 # How long only registered processes get a GPU while no arbiter runs. After that, every process does. An upgrade takes
 # less; a node where the option or gpushare was removed does not stay locked.
 AWAY_SECONDS: Final = 600.0
-_NANOSECONDS: Final = 10**9
 MAX_REGISTERED: Final = 1 << 16
 
 Who = tuple[int, int]  # a process: pid and start ticks
@@ -182,7 +181,7 @@ class RegisteredMap:
 
     def renew(self) -> None:
         """Let the arbiter count as running for another AWAY_SECONDS."""
-        until = self._clock_ns() + round(AWAY_SECONDS * _NANOSECONDS)
+        until = self._clock_ns() + round(AWAY_SECONDS * 10**9)
         self._map.put(program.KEY.pack(program.ARBITER_KEY), program.VALUE.pack(until, 0))
 
     def add(self, pid: int, start_ticks: int) -> None:

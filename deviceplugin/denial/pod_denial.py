@@ -167,7 +167,10 @@ def choose(pods: Iterable[PodJson]) -> Chosen:
     for manifest in pods:
         if contract.ALLOCATION not in pod.annotations_of(manifest) or pod.is_terminal(manifest):
             continue
-        if _may_have_whole_gpus(manifest):
+        containers = (*pod.containers(manifest), *pod.init_containers(manifest))
+        # A container may get a whole GPU by a resource of NVIDIA or by a claim.
+        by_name = (name.startswith(_NVIDIA) for container in containers for name in pod.resources(container))
+        if any(by_name) or any((container.get("resources") or {}).get("claims") for container in containers):
             left_out.append("/".join(pod.namespaced_name(manifest)))
         else:
             uids.add(pod.uid(manifest))
@@ -183,18 +186,8 @@ def condition(problem: str, left_out: tuple[str, ...]) -> Condition:
         return Condition(kind, "True", "Denied", DENIED)
     more = f" and {len(left_out) - _MAX_NAMED} more" if len(left_out) > _MAX_NAMED else ""
     named = f"{', '.join(left_out[:_MAX_NAMED])}{more}"
-    return Condition(
-        kind, "True", "Denied", f"{DENIED}, except in {named}: another container there may have whole GPUs"
-    )
-
-
-def _may_have_whole_gpus(manifest: PodJson) -> bool:
-    """Whether a container gets a GPU, or something that may be one, in another way than by a share."""
-    for container in (*pod.containers(manifest), *pod.init_containers(manifest)):
-        has_claims = bool((container.get("resources") or {}).get("claims"))
-        if has_claims or any(name.startswith(_NVIDIA) for name in pod.resources(container)):
-            return True
-    return False
+    message = f"{DENIED}, except in {named}: another container there may have whole GPUs"
+    return Condition(kind, "True", "Denied", message)
 
 
 class PodDenial:

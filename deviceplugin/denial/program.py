@@ -68,7 +68,7 @@ def assemble(majors: Collection[int], offsets: Offsets, map_descriptor: int) -> 
         _if_equal(3, 0, _ALLOW),
         _load32(2, 1, 4),  # r2: the major number
         *(_if_equal(2, major, _CHECK) for major in sorted(majors)),
-        _jump(_ALLOW),
+        (0x05, 0, 0, _ALLOW, 0),  # jump
         _CHECK,
         _call(_NOW),
         (0xBF, 7, 0, 0, 0),  # r7: now
@@ -121,10 +121,6 @@ def _if_equal(register: int, number: int, place: str) -> _Line:
 
 def _unless_equal(register: int, number: int, place: str) -> _Line:
     return 0x55, register, 0, place, number
-
-
-def _jump(place: str) -> _Line:
-    return 0x05, 0, 0, place, 0
 
 
 def _call(helper: int) -> _Line:
@@ -184,30 +180,26 @@ class FieldsError(Exception):
 
 def offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
     """Return the offset in bytes of each wanted field, by structure and name. Raises FieldsError."""
+    field_offsets: dict[tuple[str, str], int] = {}
     try:
-        return _offsets(btf, wanted)
+        magic, _, _, header_bytes, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(btf)
+        if magic != _BTF_MAGIC:
+            raise FieldsError("the kernel's types (BTF) have an unknown format")
+        names = btf[header_bytes + names_at : header_bytes + names_at + names_bytes]
+        places = list(_type_offsets(btf, header_bytes + types_at, header_bytes + types_at + types_bytes))
+        for at in places:
+            name, info, _ = _BTF_TYPE.unpack_from(btf, at)
+            structure = (
+                next((tag for tag in wanted if _has_name(names, name, tag)), None) if _kind(info) == _STRUCT else None
+            )
+            if structure is not None:
+                members = list(_members(btf, places, at))
+                for field in wanted[structure]:
+                    offset = next((offset for name, offset in members if _has_name(names, name, field)), None)
+                    if offset is not None:
+                        field_offsets.setdefault((structure, field), offset)
     except (struct.error, IndexError) as error:
         raise FieldsError("the kernel's types (BTF) are truncated") from error
-
-
-def _offsets(btf: bytes, wanted: Mapping[str, tuple[str, ...]]) -> dict[tuple[str, str], int]:
-    magic, _, _, header_bytes, types_at, types_bytes, names_at, names_bytes = _BTF_HEADER.unpack_from(btf)
-    if magic != _BTF_MAGIC:
-        raise FieldsError("the kernel's types (BTF) have an unknown format")
-    names = btf[header_bytes + names_at : header_bytes + names_at + names_bytes]
-    places = list(_type_offsets(btf, header_bytes + types_at, header_bytes + types_at + types_bytes))
-    field_offsets: dict[tuple[str, str], int] = {}
-    for at in places:
-        name, info, _ = _BTF_TYPE.unpack_from(btf, at)
-        structure = (
-            next((tag for tag in wanted if _has_name(names, name, tag)), None) if _kind(info) == _STRUCT else None
-        )
-        if structure is not None:
-            members = list(_members(btf, places, at))
-            for field in wanted[structure]:
-                offset = next((offset for name, offset in members if _has_name(names, name, field)), None)
-                if offset is not None:
-                    field_offsets.setdefault((structure, field), offset)
     for structure, fields in wanted.items():
         for field in fields:
             if (structure, field) not in field_offsets:

@@ -82,30 +82,27 @@ class LibraryRecord:
     holders: Mapping[str, frozenset[str]] = dataclasses.field(default_factory=dict)
 
 
+@dataclasses.dataclass(eq=False)
 class OldLibraries:
     """The libraries next to `installed`.
 
     pods: the node's pods; None while unknown. directory: where the next agent finds the record.
     """
 
-    def __init__(
-        self,
-        installed: Path,
-        directory: Path,
-        *,
-        pods: Callable[[], Iterable[PodJson] | None],
-        proc: Path = Path("/proc"),
-    ) -> None:
-        self._installed = installed
-        self._path = directory / RECORD_NAME
-        self._pods = pods
-        self._proc = proc
+    installed: Path
+    directory: Path
+    _: dataclasses.KW_ONLY
+    pods: Callable[[], Iterable[PodJson] | None]
+    proc: Path = Path("/proc")
+
+    def __post_init__(self) -> None:
+        self._path = self.directory / RECORD_NAME
         self._record = read_record(self._path)
         self._has_run = False
 
     async def run(self) -> None:
         while True:
-            there = self._pods()
+            there = self.pods()
             if there is not None:
                 may_restart = frozenset(
                     pod.uid(manifest)
@@ -118,7 +115,7 @@ class OldLibraries:
 
     def remove_unused(self, pods: frozenset[str]) -> None:
         """Remove libraries that neither these pods (UIDs) nor any process can need. Blocking."""
-        old = {path.name: path for path in self._installed.parent.glob(PATTERN) if path != self._installed}
+        old = {path.name: path for path in self.installed.parent.glob(PATTERN) if path != self.installed}
         before = self._record
         unseen = frozenset() if self._has_run else pods - before.seen
         holders = {name: before.holders.get(name, pods) & pods | unseen for name in sorted(old)}
@@ -133,7 +130,7 @@ class OldLibraries:
             except OSError as error:
                 logger.warning("Could not write which pods use which library", extra={"err": str(error)})
         unheld = [old[name] for name, held in holders.items() if not held]
-        mapped = _mapped(self._proc) if unheld else frozenset()
+        mapped = _mapped(self.proc) if unheld else frozenset()
         if mapped is None:
             return
         for path in unheld:

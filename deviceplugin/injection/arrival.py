@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import dataclasses
 import itertools
 import logging
 import os
@@ -40,6 +41,7 @@ _DRIVER: Final = re.compile(rb" \S*/(?:libcuda\.so|libnvidia-ml\.so)[^/ ]* ")
 _GPU_NODES: Final = ("dxg", *(f"nvidia{minor}" for minor in range(254)))
 
 
+@dataclasses.dataclass(eq=False)
 class Arrivals:
     """Checks containers until cancelled. missing: containers that run without devices, as `namespace/pod/container`.
 
@@ -47,22 +49,15 @@ class Arrivals:
     pod, by namespace and name. changed: called when `missing` changes.
     """
 
-    def __init__(
-        self,
-        *,
-        pods: Callable[[], Iterable[PodJson]],
-        node: Callable[[], GpuNode | None],
-        identify: Identify,
-        warn: Callable[[str, str, tuple[str, str] | None], None],
-        changed: Callable[[], None],
-        proc: Path = kernel_process.PROC,
-    ) -> None:
-        self._pods = pods
-        self._node = node
-        self._identify = identify
-        self._warn = warn
-        self._changed = changed
-        self._proc = proc
+    _: dataclasses.KW_ONLY
+    pods: Callable[[], Iterable[PodJson]]
+    node: Callable[[], GpuNode | None]
+    identify: Identify
+    warn: Callable[[str, str, tuple[str, str] | None], None]
+    changed: Callable[[], None]
+    proc: Path = kernel_process.PROC
+
+    def __post_init__(self) -> None:
         self._seen: dict[Container, bool] = {}
         self._checks: collections.Counter[Container] = collections.Counter()
         self._stuck = 0
@@ -75,7 +70,7 @@ class Arrivals:
 
     async def step(self) -> None:
         """Check new containers, and forget those that are gone."""
-        running = dict(_running(self._pods(), self._node()))
+        running = dict(_running(self.pods(), self.node()))
         self._seen = {container: arrived for container, arrived in self._seen.items() if container in running}
         new = {container for container in running.keys() - self._seen.keys() if self._checks[container] < MAX_CHECKS}
         self._checks = collections.Counter({key: self._checks[key] + (key in new) for key in running})
@@ -84,11 +79,11 @@ class Arrivals:
         for namespace, name, without in sorted(running[key] for key, arrived in arrivals.items() if not arrived):
             got = "neither a device nor a driver from the runtime"
             note = f"the container {without} has a share of a GPU but got {got}"
-            self._warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
+            self.warn(contract.EVENT_NO_DEVICES, note, (namespace, name))
         missing = tuple(sorted("/".join(running[key]) for key, arrived in self._seen.items() if not arrived))
         if missing != self.missing:
             self.missing = missing
-            self._changed()
+            self.changed()
 
     async def _check(self, containers: set[Container]) -> Mapping[Container, bool]:
         """Return, for each container with a visible process, whether a process has a device or a driver."""
@@ -98,10 +93,10 @@ class Arrivals:
 
     def _processes(self, wanted: set[Container]) -> Mapping[Container, list[Path]]:
         processes: collections.defaultdict[Container, list[Path]] = collections.defaultdict(list)
-        for entry in os.listdir(self._proc):  # noqa: PTH208 - thousands
-            who = self._identify(int(entry)) if entry.isdigit() else None
+        for entry in os.listdir(self.proc):  # noqa: PTH208 - thousands
+            who = self.identify(int(entry)) if entry.isdigit() else None
             if isinstance(who, Container) and who in wanted and len(processes[who]) < MAX_PROCESSES:
-                processes[who].append(self._proc / entry)
+                processes[who].append(self.proc / entry)
         return processes
 
     async def _check_with_timeout(self, container: Container, directories: Iterable[Path]) -> bool | None:

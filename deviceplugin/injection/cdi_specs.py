@@ -169,9 +169,8 @@ class Specs:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
         nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
         edits = ContainerEdits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
-        self._write(
-            self._share_path(name), _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
-        )
+        document = _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
+        self._write(self._share_path(name), document)
 
     def remove_share(self, name: str) -> None:
         self._share_path(name).unlink(missing_ok=True)

@@ -33,7 +33,6 @@ _REMEDY: Final = (
     "make NVIDIA's runtime the node's default, or run the agent with its RuntimeClass (component "
     "runtime-class), or use a runtime that supports CDI and add the component cdi"
 )
-_ASKS: Final = "NVIDIA_VISIBLE_DEVICES=all"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -163,10 +162,8 @@ def _assess_environment(facts: InjectionFacts) -> tuple[Works, str]:
         return Works.YES, "the node's default runtime gave the agent's own container its driver"
     if facts.driver_requested:
         return Works.NO, "the agent's own container requested a driver from NVIDIA's runtime and got none"
-    return (
-        Works.UNKNOWN,
-        f"the agent's container does not set {_ASKS}, so it cannot see whether NVIDIA's runtime is used",
-    )
+    unset = "the agent's container does not set NVIDIA_VISIBLE_DEVICES=all"
+    return Works.UNKNOWN, f"{unset}, so it cannot see whether NVIDIA's runtime is used"
 
 
 def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
@@ -185,10 +182,8 @@ def _assess_cdi(facts: InjectionFacts) -> tuple[Works, str]:
         word = str(facts.cdi_enabled).lower()
         return (Works.YES if facts.cdi_enabled else Works.NO), f"enable_cdi is {word} in containerd's configuration"
     if version < _USES[name]:
-        return (
-            Works.UNKNOWN,
-            f"{facts.runtime} ignores CDI unless enable_cdi = true, and its configuration is not visible",
-        )
+        why = f"{facts.runtime} ignores CDI unless enable_cdi = true, and its configuration is not visible"
+        return Works.UNKNOWN, why
     return Works.YES, f"{facts.runtime} supports CDI, and this agent writes the specifications"
 
 

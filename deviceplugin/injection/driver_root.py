@@ -98,8 +98,7 @@ def find(mounted: Path, named: str = HOST) -> DriverRoot | None:
 def load_nvml(mounted: Path, named: str = HOST) -> Path | None:
     """Load NVML from the library path, or else from the driver root; return the path in the latter case.
 
-    A later load by name gets this library, because the loader knows it by its soname. If there is no driver, nothing is
-    logged: the caller that needs NVML reports it.
+    A later load by name gets this library, because the loader knows it by its soname.
     """
     with contextlib.suppress(OSError):
         ctypes.CDLL(NVML)

@@ -135,7 +135,17 @@ def inspect(settings: AgentSettings, environment: Mapping[str, str], *, own: Pat
         default_runtime=config.default_runtime,
         cdi_enabled=config.enable_cdi,
     )
-    return dataclasses.replace(facts, cdi_problem=_cdi_problem(settings, mounts) if facts.in_pod else "")
+    if not facts.in_pod:
+        return facts
+    problem = ""
+    if not is_mounted(settings.cdi_directory, mounts):
+        problem = f"--cdi-directory {settings.cdi_directory} is not mounted from the host: add the component cdi"
+    elif driver_root.find(mounted, settings.driver_root) is None:
+        problem = (
+            f"the host's driver is not visible at {mounted}: add the component cdi or driver-root, and set "
+            "nvidiaDriverRoot if the driver is in an unusual place"
+        )
+    return dataclasses.replace(facts, cdi_problem=problem)
 
 
 def mount_points(mountinfo: str) -> frozenset[str]:
@@ -156,18 +166,6 @@ def is_mounted(directory: Path, mounts: frozenset[str]) -> bool:
     """Whether a directory or one of its parents is mounted, and so not the container's own."""
     resolved = directory.resolve()
     return any(str(path) in mounts for path in (resolved, *resolved.parents) if path != Path("/"))
-
-
-def _cdi_problem(settings: AgentSettings, mounts: frozenset[str]) -> str:
-    if not is_mounted(settings.cdi_directory, mounts):
-        return f"--cdi-directory {settings.cdi_directory} is not mounted from the host: add the component cdi"
-    mounted = settings.container_driver_root
-    if driver_root.find(mounted, settings.driver_root) is None:
-        return (
-            f"the host's driver is not visible at {mounted}: add the component cdi or driver-root, and set "
-            "nvidiaDriverRoot if the driver is in an unusual place"
-        )
-    return ""
 
 
 def containerd_configuration(host: Path, mountinfo: str) -> ContainerdConfig:
@@ -202,7 +200,7 @@ def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
             names.append(pattern)
             continue
         folder, name = pattern.rsplit("/", 1)
-        with contextlib.suppress(OSError, ValueError), os.scandir(_on_host(host, folder)) as listed:
+        with contextlib.suppress(OSError, ValueError), os.scandir(host / folder.lstrip("/")) as listed:
             entries = itertools.islice(listed, _MAX_ENTRIES)
             names += sorted(f"{folder}/{entry.name}" for entry in entries if fnmatch.fnmatchcase(entry.name, name))
     return names[:_MAX_FILES]
@@ -211,13 +209,9 @@ def _matching(host: Path, patterns: Iterable[str]) -> list[str]:
 def _text(host: Path, path: str) -> str | None:
     """Read a host file; None if it is missing, too long, not a regular file, or not text."""
     with contextlib.suppress(OSError, ValueError):
-        descriptor = os.open(_on_host(host, path), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor = os.open(host / path.lstrip("/"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with os.fdopen(descriptor, "rb") as file:
             if stat.S_ISREG(os.fstat(descriptor).st_mode):
                 data = file.read(_MAX_BYTES + 1)
                 return data.decode() if len(data) <= _MAX_BYTES else None
     return None
-
-
-def _on_host(host: Path, path: str) -> Path:
-    return host / path.lstrip("/")

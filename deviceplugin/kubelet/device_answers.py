@@ -57,26 +57,13 @@ class DeviceAnswers:
             self.described(self.in_force.settings())
         except cdi_specs.SpecError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        limits_env = {}
         if shared is not None:
             first = devices[0]
-            limits_env = steps.container_environment(
-                self.memory_bytes(first.gpu), replicas=first.replicas, held=len(devices)
+            response.envs.update(
+                steps.container_environment(self.memory_bytes(first.gpu), replicas=first.replicas, held=len(devices))
             )
         self.allocated(resource, device_ids)
-        return messages.ContainerAllocateResponse(
-            envs={**response.envs, **limits_env},
-            mounts=[
-                messages.Mount(container_path=mount.container, host_path=mount.host, read_only=mount.read_only)
-                for mount in response.mounts
-            ],
-            devices=[
-                messages.DeviceSpec(container_path=node.container, host_path=node.host, permissions=node.permissions)
-                for node in response.devices
-            ],
-            annotations=response.annotations,
-            cdi_devices=[messages.CDIDevice(name=name) for name in response.cdi_devices],
-        )
+        return response
 
     def preferred(
         self, resource: str, *, available: Sequence[str], required: Sequence[str], size: int
@@ -121,15 +108,12 @@ class DeviceAnswers:
             raise plugin_service.AllocateRefusedError(
                 f"{', '.join(closed)} accepts no new pods while its mode changes: recreate the pod"
             )
-        return devices, self._mps_places(resource, devices)
-
-    def _mps_places(self, resource: str, devices: Sequence[Offered]) -> steps.DaemonFiles | None:
         gpus = sorted({device.gpu for device in devices if device.mode is Mode.MPS})
         if not gpus:
-            return None
+            return devices, None
         if len(gpus) > 1 or any(device.mode is not Mode.MPS for device in devices):
             raise plugin_service.AllocateRefusedError(
                 f"a container can use the MPS daemon of one GPU, and these devices of {resource} are on "
                 f"{', '.join(sorted({device.gpu for device in devices}))}: ask for 1"
             )
-        return self.mps(gpus[0])
+        return devices, self.mps(gpus[0])

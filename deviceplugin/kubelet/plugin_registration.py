@@ -4,15 +4,15 @@ The kubelet calls back on our socket inside Register, so the plugin serves befor
 it removes every socket in its directory and recreates `kubelet.sock`. It decides about its pods 0.3 to 0.9 s later, and
 permanently rejects those whose resource is not registered. So `kubelet.sock` is polled every 0.1 s then.
 
-Another agent may start on this node before this one stops, for example after the pod was force-deleted. Then it
-replaces our socket, and we leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each
-registration.
+Another agent may start before this one stops, for example after a forced deletion of the pod, and replace our socket.
+We leave it alone: if two agents competed, the kubelet would mark all devices unhealthy at each registration.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import secrets
 import time
@@ -51,10 +51,9 @@ Identity = tuple[int, int]
 
 
 class Registration:
-    """Keeps one resource's plugin served and registered.
+    """Keeps one resource's plugin served and registered. changed: called when `problem` may have changed.
 
-    problem: a sentence that says why the kubelet does not list the resource; empty if it does. hung_up: the same
-    sentence if the kubelet keeps closing the stream, else empty. changed: called when `problem` may have changed.
+    problem: why the kubelet does not list the resource; empty if it does. hung_up: why it keeps closing the stream.
     """
 
     def __init__(
@@ -143,7 +142,8 @@ class Registration:
         except (grpc.RpcError, OSError, RuntimeError) as error:
             self._failures += 1
             self._registered_with = None
-            self._report(f"{self._served.name} could not be registered with the kubelet: {_sentence(error)}")
+            why = f"{error.details()} ({error.code().name})" if isinstance(error, grpc.aio.AioRpcError) else str(error)
+            self._report(f"{self._served.name} could not be registered with the kubelet: {why}")
             return retrying.pause_seconds(
                 self._failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS
             )
@@ -232,17 +232,12 @@ def _identity(socket: Path) -> Identity | None:
     return status.st_ino, status.st_ctime_ns
 
 
-def _sentence(error: Exception) -> str:
-    if isinstance(error, grpc.aio.AioRpcError):
-        return f"{error.details()} ({error.code().name})"
-    return str(error)
-
-
 # A resource that is no longer advertised keeps its plugin with an empty list for this time: the kubelet would otherwise
 # report the last devices as capacity for another five minutes.
 EMPTY_SECONDS: Final = 10.0
 
 
+@dataclasses.dataclass(eq=False)
 class Plugins:
     """Keeps a registration for each resource of `advertised`. Plugins start and stop independently.
 
@@ -250,22 +245,15 @@ class Plugins:
     hung_up: receives the reason if the kubelet keeps closing the stream of a resource, else an empty string.
     """
 
-    def __init__(
-        self,
-        advertised: Observable[advertisement.Advertisement],
-        *,
-        answers: Callable[[str], plugin_service.ContainerAllocator],
-        directory: Path,
-        registered: Observable[frozenset[str]] | None = None,
-        hung_up: Observable[str] | None = None,
-        empty_seconds: float = EMPTY_SECONDS,
-    ) -> None:
-        self._advertised = advertised
-        self._answers = answers
-        self._directory = directory
-        self._registered = registered or Observable(frozenset())
-        self._hung_up = hung_up or Observable("")
-        self._empty_seconds = empty_seconds
+    advertised: Observable[advertisement.Advertisement]
+    _: dataclasses.KW_ONLY
+    answers: Callable[[str], plugin_service.ContainerAllocator]
+    directory: Path
+    registered: Observable[frozenset[str]] = dataclasses.field(default_factory=lambda: Observable(frozenset()))
+    hung_up: Observable[str] = dataclasses.field(default_factory=lambda: Observable(""))
+    empty_seconds: float = EMPTY_SECONDS
+
+    def __post_init__(self) -> None:
         self._registrations: dict[str, Registration] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._endings: dict[str, asyncio.TimerHandle] = {}
@@ -274,7 +262,7 @@ class Plugins:
     @property
     def problem(self) -> str:
         """A sentence that says why the kubelet does not list an advertised resource; empty if it lists all."""
-        wanted = self._advertised.value
+        wanted = self.advertised.value
         return "; ".join(
             registration.problem
             for name, registration in self._registrations.items()
@@ -292,19 +280,18 @@ class Plugins:
             following.cancel()
             for handle in self._endings.values():
                 handle.cancel()
-            tasks = list(self._tasks.values())
-            for task in tasks:
+            for task in self._tasks.values():
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks.values(), return_exceptions=True)
 
     async def _follow(self) -> None:
-        async for wanted in self._advertised.follow():
+        async for wanted in self.advertised.follow():
             for name in wanted:
                 self._start(name)
             for name in self._tasks.keys() - wanted.keys() - self._endings.keys():
                 loop = asyncio.get_running_loop()
                 self._endings[name] = loop.call_later(
-                    plugin_service.REMOVAL_SECONDS + self._empty_seconds, self._end, name
+                    plugin_service.REMOVAL_SECONDS + self.empty_seconds, self._end, name
                 )
 
     def _start(self, name: str) -> None:
@@ -314,9 +301,9 @@ class Plugins:
         if name in self._tasks:
             return
         registration = Registration(
-            plugin_service.ServedResource(name, self._answers(name)),
-            advertised=self._advertised,
-            directory=self._directory,
+            plugin_service.ServedResource(name, self.answers(name)),
+            advertised=self.advertised,
+            directory=self.directory,
             changed=self._publish,
         )
         self._registrations[name] = registration
@@ -325,8 +312,8 @@ class Plugins:
 
     def _publish(self) -> None:
         there = self._registrations.items()
-        self._registered.publish(frozenset(name for name, registration in there if not registration.problem))
-        self._hung_up.publish("; ".join(registration.hung_up for _, registration in there if registration.hung_up))
+        self.registered.publish(frozenset(name for name, registration in there if not registration.problem))
+        self.hung_up.publish("; ".join(registration.hung_up for _, registration in there if registration.hung_up))
 
     def _end(self, name: str) -> None:
         del self._endings[name]

@@ -114,14 +114,10 @@ class DevicePlugin(services.DevicePluginServicer):
         self.dropped = asyncio.Event()
         self.dropped.set()
 
-    async def GetDevicePluginOptions(  # noqa: N802
-        self, _: messages.Empty, __: Context
-    ) -> messages.DevicePluginOptions:
+    async def GetDevicePluginOptions(self, _: messages.Empty, __: Context) -> messages.DevicePluginOptions:  # noqa: N802
         return options(self._answers)
 
-    async def ListAndWatch(  # noqa: N802
-        self, _: messages.Empty, __: Context
-    ) -> AsyncIterator[messages.ListAndWatchResponse]:
+    async def ListAndWatch(self, _: messages.Empty, __: Context) -> AsyncIterator[messages.ListAndWatchResponse]:  # noqa: N802
         """Send the whole list now, and again after each change."""
         self.streams += 1
         self.calls += 1
@@ -169,9 +165,7 @@ class DevicePlugin(services.DevicePluginServicer):
             answers.append(messages.ContainerPreferredAllocationResponse(deviceIDs=chosen))
         return messages.PreferredAllocationResponse(container_responses=answers)
 
-    async def Allocate(  # noqa: N802
-        self, request: messages.AllocateRequest, context: Context
-    ) -> messages.AllocateResponse:
+    async def Allocate(self, request: messages.AllocateRequest, context: Context) -> messages.AllocateResponse:  # noqa: N802
         """Return what each container gets; INVALID_ARGUMENT if the request is refused."""
         answers = []
         for container in request.container_requests:

@@ -74,7 +74,7 @@ class ShareAnswers:
         self._allocated(resource, device_ids)
         name = answer.cdi_share_name(device_ids)
         if self._start is not None:
-            self._start.reset(name)
+            self._start.descriptions.remove_share(name)  # of an earlier container with these ids
         by_cdi = answer.cdi_answer(
             [f"{contract.CDI_SHARE_KIND}={name}"],
             settings.device_list_strategies,
@@ -112,25 +112,21 @@ def _read_only(container_path: str, host_path: Path) -> messages.Mount:
     return messages.Mount(container_path=container_path, host_path=str(host_path), read_only=True)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
 class StaleAllocations:
     """Devices that a starting kubelet counts for pods that have ended.
 
-    It admits its first pods by its checkpoint alone, so devices that are free in the ledger are not free for the
-    kubelet, and a pod that it rejects stays rejected. It forgets ended pods only with a later pod:
+    It admits its first pods by its checkpoint alone, and forgets ended pods only with a later pod:
     `UpdateAllocatedDevices` (`pkg/kubelet/cm/devicemanager/manager.go` of Kubernetes 1.36) does nothing until its first
     pods were admitted. So for its first minute the kubelet gets that many additional devices.
 
-    directory: the kubelet's device plugin directory. living: the UIDs of the pods that have not ended. clock: Unix
-    seconds, to compare with file times.
+    directory: of the kubelet's device plugins. living: the UIDs of the pods that have not ended. clock: Unix seconds.
     """
 
-    def __init__(
-        self, directory: Path, *, living: Callable[[], Container[str]], clock: Callable[[], float] = time.time
-    ) -> None:
-        self._checkpoint = directory / pod_resources.CHECKPOINT_NAME
-        self._socket = directory / plugin_registration.KUBELET_SOCKET
-        self._living = living
-        self._clock = clock
+    directory: Path
+    _: dataclasses.KW_ONLY
+    living: Callable[[], Container[str]]
+    clock: Callable[[], float] = time.time
 
     def count(self, resource: str) -> int | None:
         """Return how many devices of this resource belong to ended pods; None after the kubelet's first minute.
@@ -139,20 +135,14 @@ class StaleAllocations:
         pods run.
         """
         try:
-            if abs(self._clock() - self._socket.stat().st_ctime) >= KUBELET_START_SECONDS:
+            started = (self.directory / plugin_registration.KUBELET_SOCKET).stat().st_ctime
+            if abs(self.clock() - started) >= KUBELET_START_SECONDS:
                 return None
         except OSError:
             return None
-        living = self._living()
-        held = pod_resources.read_checkpoint(self._checkpoint).items()
+        living = self.living()
+        held = pod_resources.read_checkpoint(self.directory / pod_resources.CHECKPOINT_NAME).items()
         return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
-
-
-_INIT: Final = (
-    "init containers are listed only in the kubelet's file "
-    f"{pod_resources.CHECKPOINT_NAME}, which the agent must be able to read"
-)
-_APART: Final = "their shares are on different GPUs: request a different amount in one of them"
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -179,10 +169,6 @@ class ShareStart:
     def is_needed(self) -> bool:
         """Whether a container may be refused or needs preparation."""
         return self.denied.is_on or _needs_owner(self.injection())
-
-    def reset(self, name: str) -> None:
-        """Remove the description of a CDI name whose ids are allocated again."""
-        self.descriptions.remove_share(name)
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
@@ -229,14 +215,17 @@ class ShareStart:
         holders = [owner for (held, *owner), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
         if not holders:
             return Refusal(
-                f"the kubelet reports no container with these {len(device_ids)} devices of {resource}: {_INIT}"
+                f"the kubelet reports no container with these {len(device_ids)} devices of {resource}: "
+                f"init containers are listed only in the kubelet's file {pod_resources.CHECKPOINT_NAME}, which the "
+                "agent must be able to read"
             )
         # The kubelet reuses an init container's ids for the containers that start after it.
         found = [await self.find(*owner) for owner in holders]
         if any(other != found[0] for other in found):
             names = " and ".join(errors.quoted(container) for _, _, container in holders)
             return Refusal(
-                f"the containers {names} use the same {len(device_ids)} devices of {resource} in turn, but {_APART}"
+                f"the containers {names} use the same {len(device_ids)} devices of {resource} in turn, but their "
+                "shares are on different GPUs: request a different amount in one of them"
             )
         return found[0]
 

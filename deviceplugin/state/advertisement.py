@@ -6,9 +6,9 @@ shares, plus what pods have on GPUs that are unhealthy, gone or changing their m
 for. Too large an amount is harmless; too small an amount fails a correctly placed pod.
 
 For shares the node advertises one device per unit of the resource. **The IDs of these devices are counters** and belong
-to no GPU, because the webhook has chosen the GPU long before. So counters have no NUMA topology, Allocate accepts any
-of them, and only the number of healthy ones matters. A counter that a container has is always healthy, because the
-kubelet would otherwise reject the pod at a restart. In all other modes an ID stands for a GPU, MIG device or replica.
+to no GPU, because the webhook has chosen the GPU long before. A counter that a container has is always healthy, because
+the kubelet would otherwise reject the pod at a restart. In all other modes an ID stands for a GPU, MIG device or
+replica.
 """
 
 from __future__ import annotations
@@ -88,21 +88,22 @@ def while_unknown(gpus: Iterable[Gpu], in_use: Mapping[str, Collection[str]]) ->
     return {name: sum(map(amount, usable)) + len(in_use.get(name, ())) for name, amount in PER_GPU.items()}
 
 
+@dataclasses.dataclass(eq=False)
 class DelayedDecrease:
     """The maximum of each resource over the last `DECREASE_SECONDS` of `measure`.
 
     The agent learns of changes to ledger, pods and kubelet at different times.
     """
 
-    def __init__(
-        self, measure: Callable[[Iterable[Gpu]], Allocatable], *, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._measure = measure
-        self._clock = clock
+    measure: Callable[[Iterable[Gpu]], Allocatable]
+    _: dataclasses.KW_ONLY
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
         self._recent: collections.deque[tuple[float, Allocatable]] = collections.deque()  # with the time it began
 
     def __call__(self, gpus: Iterable[Gpu]) -> Allocatable:
-        now, latest = self._clock(), self._measure(gpus)
+        now, latest = self.clock(), self.measure(gpus)
         if not self._recent or self._recent[-1][1] != latest:
             self._recent.append((now, latest))
         while len(self._recent) > 1 and self._recent[1][0] <= now - DECREASE_SECONDS:
@@ -114,17 +115,20 @@ class DelayedDecrease:
         """The time until the amounts may decrease; infinite if they will not."""
         if len(self._recent) < 2:
             return math.inf
-        return max(0.0, self._recent[1][0] + DECREASE_SECONDS - self._clock())
+        return max(0.0, self._recent[1][0] + DECREASE_SECONDS - self.clock())
 
 
 def trimmed_resources(manifest: PodJson) -> dict[str, object]:
     """Return a pod's container resources, reduced to ours, which are counted, and to those that may be whole GPUs."""
+    prefixes = (contract.PREFIX, value_parsers.RESOURCE_PREFIX)
     return {
         kind: [
             {
                 **({"restartPolicy": container["restartPolicy"]} if "restartPolicy" in container else {}),
                 "resources": {
-                    key: declared if key == "claims" else _without_foreign(declared or {})
+                    key: declared
+                    if key == "claims"
+                    else {name: text for name, text in (declared or {}).items() if name.startswith(prefixes)}
                     for key, declared in (container.get("resources") or {}).items()
                     if key in {"requests", "limits", "claims"}
                 },
@@ -135,14 +139,6 @@ def trimmed_resources(manifest: PodJson) -> dict[str, object]:
             ("containers", pod.containers(manifest)),
             ("initContainers", pod.init_containers(manifest)),
         )
-    }
-
-
-def _without_foreign(amounts: Mapping[str, str]) -> Mapping[str, str]:
-    return {
-        name: text
-        for name, text in amounts.items()
-        if name.startswith((contract.PREFIX, value_parsers.RESOURCE_PREFIX))
     }
 
 

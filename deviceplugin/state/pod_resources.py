@@ -158,8 +158,9 @@ def users(
     known: set[str] = set()
     for entry in allocations:
         if not entry.is_backfill_reservation:  # a backfill reservation has no pod yet, and gives way
+            unnamed = f"a pod of namespace {entry.pod.namespace} that is being created"
             for uuid in entry.gpu_uuids:
-                users_of[uuid][_pod_words(entry)] = None
+                users_of[uuid][f"pod {entry.pod.namespace}/{entry.pod.name}" if entry.pod.name else unnamed] = None
     for container in held:
         if container.resource in COUNTERS:
             continue
@@ -175,9 +176,3 @@ def users(
         for process in running:
             users_of[uuid][f"pod {process.pod}" if process.pod else f"process {process.pid} ({process.name})"] = None
     return {uuid: tuple(words) for uuid, words in users_of.items()}
-
-
-def _pod_words(entry: Allocation) -> str:
-    if entry.pod.name:
-        return f"pod {entry.pod.namespace}/{entry.pod.name}"
-    return f"a pod of namespace {entry.pod.namespace} that is being created"

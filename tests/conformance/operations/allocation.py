@@ -8,6 +8,7 @@ from typing import Any
 
 from deviceplugin.allocation import aligned, answer, preference
 from deviceplugin.hardware import nvml_call
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
 from gpushare.modes import device_resources
@@ -157,7 +158,7 @@ def allocate(case: Case) -> Any:
     return {"containers": containers}
 
 
-def _fields(response: answer.ContainerResponse, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
+def _fields(response: messages.ContainerAllocateResponse, wanted: dict[str, Any], *, by_index: bool) -> dict[str, Any]:
     """Return the fields of a response; empty ones only where the case names them."""
     envs = dict(response.envs)
     visible = "NVIDIA_VISIBLE_DEVICES"
@@ -167,14 +168,15 @@ def _fields(response: answer.ContainerResponse, wanted: dict[str, Any], *, by_in
     fields: dict[str, Any] = {
         "envs": envs,
         "mounts": [
-            {"host": mount.host, "container": mount.container, "readOnly": mount.read_only} for mount in response.mounts
+            {"host": mount.host_path, "container": mount.container_path, "readOnly": mount.read_only}
+            for mount in response.mounts
         ],
         "devices": [
-            {"container": device.container, "host": device.host, "permissions": device.permissions}
+            {"container": device.container_path, "host": device.host_path, "permissions": device.permissions}
             for device in response.devices
         ],
         "annotations": dict(response.annotations),
-        "cdi_devices": list(response.cdi_devices),
+        "cdi_devices": [device.name for device in response.cdi_devices],
     }
     return {name: value for name, value in fields.items() if value or name in wanted}
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.allocation import answer, preference
+from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Offered
@@ -25,6 +26,10 @@ def replica(gpu: str, number: int, *, alone: bool = False, index: str = "0") -> 
 
 def whole(gpu: str, index: str = "0") -> Offered:
     return Offered(gpu, gpu, gpu, index, Mode.EXCLUSIVE)
+
+
+def mounts(response: messages.ContainerAllocateResponse) -> list[tuple[str, str]]:
+    return [(mount.container_path, mount.host_path) for mount in response.mounts]
 
 
 def test_refuses_an_unknown_id_by_name() -> None:
@@ -51,7 +56,7 @@ def test_accepts_any_number_of_whole_gpus() -> None:
 def test_lists_a_gpu_once_in_the_requested_order() -> None:
     devices = [replica("GPU-b", 1, index="1"), replica("GPU-a", 0), replica("GPU-b", 0, index="1")]
     response = answer.container_response(GPU, devices, NodeSettings(), answer_id="x")
-    assert response == answer.ContainerResponse(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
+    assert response == messages.ContainerAllocateResponse(envs={"NVIDIA_VISIBLE_DEVICES": "GPU-b,GPU-a"})
     by_index = answer.container_response(GPU, devices, NodeSettings(device_id_strategy="index"), answer_id="x")
     assert by_index.envs == {"NVIDIA_VISIBLE_DEVICES": "1,0"}
 
@@ -60,9 +65,9 @@ def test_volume_mounts_replace_the_list_in_the_environment() -> None:
     settings = NodeSettings(device_list_strategies=("envvar", "volume-mounts"), imex_channels=(0,))
     response = answer.container_response(GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x")
     assert response.envs == {"NVIDIA_VISIBLE_DEVICES": "/var/run/nvidia-container-devices", "NVIDIA_IMEX_CHANNELS": "0"}
-    assert response.mounts == tuple(
-        answer.Mount(f"/var/run/nvidia-container-devices/{name}", "/dev/null") for name in ("GPU-a", "GPU-b", "imex/0")
-    )
+    assert mounts(response) == [
+        (f"/var/run/nvidia-container-devices/{name}", "/dev/null") for name in ("GPU-a", "GPU-b", "imex/0")
+    ]
 
 
 def test_cdi_names_every_enabled_device() -> None:
@@ -77,7 +82,7 @@ def test_cdi_names_every_enabled_device() -> None:
     names = tuple(
         f"k8s.device-plugin.nvidia.com/{name}" for name in ("gpu=GPU-a", "imex-channel=0", "gdrcopy=all", "gds=all")
     )
-    assert response.cdi_devices == names
+    assert tuple(device.name for device in response.cdi_devices) == names
     assert response.annotations == {"example.com/nvidia-device-plugin_x": ",".join(names)}
     assert response.envs == {"NVIDIA_GDRCOPY": "enabled", "NVIDIA_GDS": "enabled"}
 
@@ -90,13 +95,13 @@ def test_lists_each_existing_device_node_once() -> None:
     response = answer.container_response(
         GPU, [whole("GPU-a"), whole("GPU-b", "1")], settings, answer_id="x", nodes=nodes
     )
-    assert [device.container for device in response.devices] == [
+    assert [device.container_path for device in response.devices] == [
         "/dev/nvidia-uvm",
         "/dev/nvidia0",
         "/dev/caps/1",
         "/dev/nvidia1",
     ]
-    assert response.devices[0].host == "/run/driver/dev/nvidia-uvm"
+    assert response.devices[0].host_path == "/run/driver/dev/nvidia-uvm"
 
 
 def test_mps_mounts_pipe_and_shared_memory_under_every_strategy() -> None:
@@ -109,10 +114,10 @@ def test_mps_mounts_pipe_and_shared_memory_under_every_strategy() -> None:
             mps=answer.MpsPaths(pipe="/host/pipe", shm="/host/shm"),
         )
         assert response.envs["CUDA_MPS_PIPE_DIRECTORY"] == "/mps/nvidia.com/gpu.mps/pipe"
-        assert response.mounts == (
-            answer.Mount("/mps/nvidia.com/gpu.mps/pipe", "/host/pipe"),
-            answer.Mount("/dev/shm", "/host/shm"),
-        )
+        assert mounts(response) == [
+            ("/mps/nvidia.com/gpu.mps/pipe", "/host/pipe"),
+            ("/dev/shm", "/host/shm"),
+        ]
 
 
 @pytest.mark.slow
@@ -129,7 +134,7 @@ def test_each_strategy_presents_the_gpu_only_in_its_own_form(
     response = answer.container_response(GPU, [whole("GPU-a", "7")], settings, answer_id="x", nodes=nodes)
     shown = "7" if by_index else "GPU-a"
     visible = response.envs.get("NVIDIA_VISIBLE_DEVICES")
-    mounted = [mount.container.rpartition("/")[2] for mount in response.mounts]
+    mounted = [mount.container_path.rpartition("/")[2] for mount in response.mounts]
     assert mounted == ([shown] if "volume-mounts" in strategies else [])
     if "volume-mounts" not in strategies:
         assert visible == (shown if "envvar" in strategies else None)

@@ -220,7 +220,7 @@ def test_prefers_one_nvlink_group_then_one_cpu() -> None:
         Gpu(f"GPU-{index}", index, "A100", 0, numa_node=numa, link_group=group)
         for index, (numa, group) in enumerate([(0, None), (0, 1), (1, 1), (1, None)])
     ]
-    scores = aligned.scores_by_uuid(gpus)
+    scores = aligned.scores_by_uuid(gpus, {})
     assert scores["GPU-1", "GPU-2"] > scores["GPU-0", "GPU-1"] > scores["GPU-0", "GPU-2"]
     devices = {gpu.uuid: Offered(gpu.uuid, gpu.uuid, gpu.uuid, str(gpu.index), Mode.EXCLUSIVE) for gpu in gpus}
     chosen = preference.prefer(devices, available=list(devices), required=[], size=2, policy="", scores=scores)

@@ -149,7 +149,8 @@ def test_every_allocated_name_is_in_a_file(tmp_path: Path, host: Path) -> None:
     for by in ("uuid", "index"):
         settings = NodeSettings(device_list_strategies=CRI, device_id_strategy=by, gdrcopy=True, imex_channels=(0,))
         made(tmp_path, host).renew(settings)
-        names = answer.container_response("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES).cdi_devices
+        response = answer.container_response("nvidia.com/gpu", devices, settings, answer_id="x", nodes=NODES)
+        names = [device.name for device in response.cdi_devices]
         known = set()
         for path in (tmp_path / "cdi").iterdir():
             document = json.loads(path.read_text())

@@ -53,7 +53,7 @@ async def serving(
         offer,
         answers=lambda _: answers,
         directory=kubelet.directory,
-        registered=registered,
+        registered=registered or Observable(frozenset()),
         empty_seconds=empty_seconds,
     )
     task = asyncio.create_task(made.run())
