@@ -111,7 +111,8 @@ check: env build ## Check formats, lints, types, import rules, layers, shell scr
 	$(BIN)/mypy
 	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
 	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
-	$(BIN)/mypy --explicit-package-bases $(TEST_HELPERS)
+	@echo '$(BIN)/mypy --explicit-package-bases (helpers of tests)'
+	@$(BIN)/mypy --explicit-package-bases $(TEST_HELPERS)
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
 	$(PYTHON) layers.py
 	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))

@@ -124,11 +124,7 @@ class SimulatedClient(api_client.ApiClient):
         self._sender = sender
         self.seen_at = 0
         self.dead = False
-        self._answers = transport.Answers()
-
-    @property
-    def answers(self) -> transport.Answers:
-        return self._answers
+        self.answers = transport.Answers()
 
     async def _call(
         self,
