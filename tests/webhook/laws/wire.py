@@ -146,7 +146,7 @@ class SimulatedClient(api_client.ApiClient):
         try:
             async with asyncio.timeout(timeout_seconds or api_client.CALL_SECONDS):
                 answer = await waiter
-                self._answers.add()
+                self.answers.add()
                 return answer
         except TimeoutError as error:
             raise api_errors.Unavailable(f"{method} {path}: the API server did not answer in time") from error
