@@ -109,7 +109,7 @@ class Mix:
         return (ENOUGH_PODS / max(self.pods, ENOUGH_PODS)) ** 2
 
     def typical(self, gpu_bytes: int) -> tuple[Typical, ...]:
-        """Return the mix as parts of one GPU with `gpu_bytes`, for `fragmentation.measure`; the weights add up to 1."""
+        """Return the mix as parts of one GPU with `gpu_bytes`; the weights add up to 1."""
         sizes: dict[tuple[float, float], float] = {}
         for asked, weight in self.classes.items():
             memory = math.ceil(100 * min(1.0, asked.memory_part(gpu_bytes)) - 1e-9) / 100

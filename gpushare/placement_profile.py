@@ -54,7 +54,8 @@ class PlacementProfile:
         try:
             document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
             weights = dict(map(_read, document["classes"]))
-            gpus, largest = (_whole(document.get(key, 0)) for key in ("gpus", "largest"))
+            gpus = _whole(document.get("gpus", 0))
+            largest = _whole(document.get("largest", 0), least=min(gpus, 1))
             return cls(policy, Mix(weights, pods=int(document["pods"]), gpus=gpus, largest=largest))
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))

@@ -44,8 +44,9 @@ class ResizeStep:
 
 
 def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
-    """Return the allocation's shares with the amounts (and steps) that `request` asks for on their GPUs.
+    """Return the allocation's shares with the amounts that `request` asks for on their GPUs.
 
+    Steps come from the request, too, because a release that does not know them may have dropped them.
     Raises LedgerError if the request has other containers, or another number of GPUs, than the allocation.
     """
     held: collections.Counter[tuple[str, ...]] = collections.Counter()

@@ -3,7 +3,8 @@
 The API server calls again when a webhook after ours has changed the pod. Then the pod names its reservation, and keeps
 it if it still fits. A user may copy the ID of another allocation, so it has to be unconfirmed (no pod with it is
 stored), of this namespace and pod name, and exactly what this pod requests. The second call may reach another replica
-before its watch shows the reservation, so one that the cache lacks is read from the API server.
+before its watch shows the reservation, so one that the cache lacks is read from the API server. Otherwise the pod would
+be placed again with our own node selector as a constraint, and could be gated for a full node while others are free.
 """
 
 from __future__ import annotations

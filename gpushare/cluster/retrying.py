@@ -63,6 +63,8 @@ Change = Callable[[dict[str, Any]], dict[str, Any] | None]
 async def compare_and_swap(api: api_client.ApiClient, path: str, change: Change) -> dict[str, Any]:
     """Apply `change` to the object at `path`; return the object as stored.
 
+    No lock is held while waiting, and a writer that dies leaves nothing behind.
+
     change: gets the whole object, which it may alter, and returns the object to write, or None if there is nothing to
         write. It is called once per attempt, each time with the state then, so its earlier decisions do not count. An
         exception that it raises is passed on, and nothing is written.

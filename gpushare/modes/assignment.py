@@ -97,10 +97,10 @@ def lacks_memory(gpu: HardwareGpu, assignment: Assignment) -> bool:
 
 def _of_mig(gpu: HardwareGpu, assignment: Assignment) -> str:
     wanted = assignment.partition
-    if wanted is not None and (gpu.mig_capable or wanted.enabled) and not has_partition(gpu, wanted):
+    if wanted is not None and (gpu.mig_capable or wanted.enabled):
         # MIG without devices is for users who create their own.
         is_user_managed = wanted.enabled and not wanted.wanted and gpu.mig_enabled
-        if not is_user_managed:
+        if not is_user_managed and not has_partition(gpu, wanted):
             return f"it has {_shown(gpu)}, but should have {wanted}"
     if gpu.mig_enabled and assignment.mode in _WHOLE_GPU_MODES:
         return (

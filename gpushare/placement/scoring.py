@@ -188,7 +188,8 @@ class Scoring:
             none = np.zeros(0)
             kept = self._costs[shape] = Costs(needs, size, none, np.zeros((0, 0), np.int16), none)
             length = self._grid.columns.kind.shape[1]
-            if len(self._costs) > min(_SHAPES, _CACHED_BYTES // (length * (16 + 2 * len(self.worth.sets)))):
+            most = max(1, min(_SHAPES, _CACHED_BYTES // (length * (16 + 2 * len(self.worth.sets)))))
+            while len(self._costs) > most:  # several, if the grid has grown
                 self._costs.popitem(last=False)
         elif any(len(part.passes) != len(self._grid.facts) for part in kept.needs):
             kept.needs = self.needs(shape)

@@ -123,12 +123,11 @@ class Files:
             namespace, name = pod.namespaced_name(item)
             self._pods[namespace or self.default_namespace, name] = item
         elif kind == "ConfigMap":
-            entries = dict(item.get("data") or {})
             match (item.get("metadata") or {}).get("name"):
                 case contract.CONFIG_MAP:
-                    self._configurations = entries
+                    self._configurations = dict(item.get("data") or {})
                 case contract.PLACEMENT_CONFIG_MAP:
-                    self._placement = entries
+                    self._placement = dict(item.get("data") or {})
         elif kind in _LISTED:
             self._others.setdefault(kind, []).append(item)
 

@@ -70,6 +70,14 @@ def modules_after(statement: str, **variables: str) -> set[str]:
     return set(result.stderr.splitlines())
 
 
+def test_completion_and_help_of_verbs_import_no_numpy() -> None:
+    """krew's archive lacks numpy, and completion imports the module of each verb that it offers."""
+    load = "[cli.group.get_command(click.Context(cli.group), name) for name in cli.VERBS]"
+    imported = modules_after(f"import click\nfrom kubectl_gpushare import cli\n{load}")
+    assert "kubectl_gpushare.commands.simulate" in imported
+    assert "numpy" not in imported
+
+
 def test_the_command_line_imports_nothing_slow() -> None:
     imported = modules_after("import kubectl_gpushare.cli")
     assert "kubectl_gpushare.cli" in imported

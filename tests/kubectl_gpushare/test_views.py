@@ -14,18 +14,19 @@ import pytest
 
 from gpushare.defragmentation import goals
 from gpushare.whatif.world import RequestingPod, World
-from kubectl_gpushare.commands import fit, top
+from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import layout, printing
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.output.values import Cell, Column, Page, Table
-from kubectl_gpushare.planning import auditing, reasons, simulation
+from kubectl_gpushare.planning import auditing, capacity, reasons, simulation
 from kubectl_gpushare.planning.simulation import Arrival
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import audit as audit_view
 from kubectl_gpushare.views import (
     configuration_state,
     defrag,
+    fit,
     gpu_summary,
     gpu_table,
     node_table,
@@ -104,7 +105,7 @@ def placed(name: str) -> Page:
 def fitting(count: int = 1, **annotations: str) -> Page:
     world = World(sample.nodes(), None, sample.pods())
     asked = RequestingPod.from_manifest(builders.pod("asked", **annotations))
-    return fit.page(fit.answer(world, [fit.PodBatch("", asked, count)]), ("a note",))
+    return fit.page(capacity.answer(world, [capacity.PodBatch("", asked, count)]), ("a note",))
 
 
 def defragmented(*placed: tuple[str, str, str], **asks: str) -> Page:

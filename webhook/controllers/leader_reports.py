@@ -112,7 +112,10 @@ class ProfilePublisher:
             await asyncio.sleep(PUBLISH_SECONDS)
 
     async def step(self) -> None:
-        """Write the profile if it has changed, or was written long ago. Never raises ClusterError."""
+        """Write the profile if it has changed, or was written long ago.
+
+        Never raises ClusterError, because the webhook itself does not use the ConfigMap.
+        """
         if not self.leads():
             self._written = None
             return

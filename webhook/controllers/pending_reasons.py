@@ -154,7 +154,10 @@ class PendingReasonReporter:
         self._reported[uid] = _Reported(sentence, held, now, pause)
 
     def _record_event_only(self, pod: Pod, sentence: str, now: float) -> float:
-        """Record the Event for a reason that the pod has; return the wait if a takeover finds too many at once."""
+        """Record the Event for a reason that is on the pod already; return how long to wait if that is not allowed yet.
+
+        A placer that takes over finds all of them at once, and the queue of Events is bounded.
+        """
         if self._recorded.get(pod.ref.uid) == sentence:
             return 0.0
         if now - self._events_at >= ROUND_SECONDS:

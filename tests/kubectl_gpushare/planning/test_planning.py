@@ -15,8 +15,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
-from kubectl_gpushare.commands import fit
-from kubectl_gpushare.planning import reasons, remedies
+from kubectl_gpushare.planning import capacity, reasons, remedies
 from tests import builders
 from tests.gpushare.laws import strategies
 from tests.kubectl_gpushare import sample
@@ -132,7 +131,7 @@ def test_earlier_pods_use_cpu_that_later_ones_lack() -> None:
     wanted = asked(request="0.1", memory="1Gi")
     wanted.manifest["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "3"}}  # type: ignore[index]
     world = World([builders.node("a")], [builders.node_object("a")])
-    answer = fit.answer(world, [fit.PodBatch("", RequestingPod.from_manifest(wanted.manifest), 5)])
+    answer = capacity.answer(world, [capacity.PodBatch("", RequestingPod.from_manifest(wanted.manifest), 5)])
     assert len(answer.fits[0].gpus) == 2
     assert "CPUs free" in str(answer.fits[0].refusal)
 
@@ -140,7 +139,7 @@ def test_earlier_pods_use_cpu_that_later_ones_lack() -> None:
 def test_counting_restores_the_world() -> None:
     world = of_sample()
     before = {name: view.node for name, view in world.views.items()}
-    answer = fit.answer(world, [fit.PodBatch("", asked(request="0.25", memory="4Gi"), 2)])
+    answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.25", memory="4Gi"), 2)])
     assert answer.all_fit
     assert answer.more
     assert {name: view.node for name, view in world.views.items()} == before
@@ -163,13 +162,13 @@ def test_quota_bounds_how_many_pods_fit(
     quota = {"metadata": {"name": "gpus"}, "spec": {"hard": {name: hard}}, "status": {"used": {name: used}}}
     allowance = resource_quota.read(quota)
     assert allowance is not None
-    batch = fit.PodBatch("", asked(request="0.5", memory="1Gi"), wanted)
+    batch = capacity.PodBatch("", asked(request="0.5", memory="1Gi"), wanted)
     world = World([builders.node("a", gpus=8)])
-    answer = fit.answer(world, [batch], {batch.asked.namespace: (allowance,)})
+    answer = capacity.answer(world, [batch], {batch.asked.namespace: (allowance,)})
     assert (len(answer.fits[0].gpus), answer.more) == (gpus, more)
     assert said in str(answer.fits[0].refusal or "")
     assert answer.fits[0].changes == ()
-    assert fit.answer(world, [batch], {"another": (allowance,)}).all_fit
+    assert capacity.answer(world, [batch], {"another": (allowance,)}).all_fit
 
 
 def test_quota_in_bytes_rejects_memory_in_percent() -> None:
@@ -179,11 +178,11 @@ def test_quota_in_bytes_rejects_memory_in_percent() -> None:
     world = World([builders.node("a", gpus=8)])
     by_percent, in_bytes = asked(request="0.5", memory="50%"), asked(request="0.5", memory="10Gi")
     quotas = {by_percent.namespace: (allowance,)}
-    answer = fit.answer(world, [fit.PodBatch("", by_percent, 1)], quotas)
+    answer = capacity.answer(world, [capacity.PodBatch("", by_percent, 1)], quotas)
     assert answer.fits[0].missing == 1
     assert "write gpushare.io/memory in bytes" in str(answer.fits[0].refusal)
     assert answer.fits[0].changes == ()
-    assert fit.answer(world, [fit.PodBatch("", in_bytes, 1)], quotas).all_fit
+    assert capacity.answer(world, [capacity.PodBatch("", in_bytes, 1)], quotas).all_fit
 
 
 def test_quota_bounds_exclusive_gpus() -> None:
@@ -192,12 +191,12 @@ def test_quota_bounds_exclusive_gpus() -> None:
     assert allowance is not None
     labels = [asked(request="0.01", memory="1Mi", exclusion=label) for label in ("red", "green", "blue")]
     world = World([builders.node("a", gpus=8)])
-    batches = [fit.PodBatch(str(number), pod, 1) for number, pod in enumerate(labels)]
-    answer = fit.answer(world, batches, {labels[0].namespace: (allowance,)})
+    batches = [capacity.PodBatch(str(number), pod, 1) for number, pod in enumerate(labels)]
+    answer = capacity.answer(world, batches, {labels[0].namespace: (allowance,)})
     assert [fit.missing for fit in answer.fits] == [0, 0, 1]
     assert 'exclusion "blue" asks for 1 GPU without other pods' in str(answer.fits[2].refusal)
     assert answer.fits[2].changes == ()
-    assert fit.answer(world, batches).all_fit
+    assert capacity.answer(world, batches).all_fit
 
 
 def test_why_names_the_bound_on_exclusive_gpus_and_the_remedy() -> None:
@@ -220,9 +219,9 @@ def test_why_names_the_bound_on_exclusive_gpus_and_the_remedy() -> None:
 
 def test_count_equals_the_room() -> None:
     world = World([builders.node("a", gpus=2)])
-    answer = fit.answer(world, [fit.PodBatch("", asked(request="0.3"), 1)])
+    answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.3"), 1)])
     assert (answer.fits[0].missing, answer.more) == (0, 5)
-    answer = fit.answer(world, [fit.PodBatch("", asked(request="0.3"), 9)])
+    answer = capacity.answer(world, [capacity.PodBatch("", asked(request="0.3"), 9)])
     assert (answer.fits[0].missing, answer.more) == (3, None)
 
 

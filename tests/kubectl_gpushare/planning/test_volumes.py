@@ -11,8 +11,7 @@ from gpushare.nodefilters import volumes
 from gpushare.placement import Placement
 from gpushare.whatif import world
 from gpushare.whatif.world import RequestingPod, World
-from kubectl_gpushare.commands import fit
-from kubectl_gpushare.planning import reasons
+from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders
 from tests.gpushare.nodefilters import test_volume_filters as made
@@ -76,7 +75,7 @@ def test_earlier_pods_use_attachments_that_later_ones_lack() -> None:
         both, [builders.node_object("a"), builders.node_object("b")], (), {**storage(), volumes.LIMITS: limits}
     )
     wanted = pod("asked", scratch=made.made_for_it("fast"))
-    answer = fit.answer(tried, [fit.PodBatch("", RequestingPod.from_manifest(wanted), 9)])
+    answer = capacity.answer(tried, [capacity.PodBatch("", RequestingPod.from_manifest(wanted), 9)])
     assert len(answer.fits[0].gpus) == 2  # and one that no pod mounts now is still attached to a
     assert "would exceed max volume count" in str(answer.fits[0].refusal)
 

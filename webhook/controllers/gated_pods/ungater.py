@@ -157,7 +157,10 @@ class Ungater:
 
 
 def _fields(manifest: PodJson) -> dict[str, Any]:
-    """Return the fields that decide where the pod can run, for a patch that the API server retries on conflicts."""
+    """Return the fields that decide where the pod can run, for a patch that the API server retries on conflicts.
+
+    With the version in their place, a client that writes to the pod all the time could keep it gated.
+    """
     requested = {
         f"/metadata/annotations/{mutation.escaped(key)}": text
         for key, text in annotations_of(manifest).items()
