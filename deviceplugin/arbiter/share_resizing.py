@@ -90,7 +90,7 @@ class ShareResizer:
                 continue
             running[entry.id, current.tenant.share] = current
             waits |= not self._apply_to(current, node, entry)
-        for key in lost.keys() - self._lost:
+        for key in (key for key in lost if key not in self._lost):
             logger.warning(
                 "A running share is not in the ledger: its processes keep their limits",
                 extra=_log_fields(lost[key].tenant),

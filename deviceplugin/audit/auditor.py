@@ -203,8 +203,9 @@ class Auditor:
         for share in self.audit.shares:
             if share.overuse is not None:
                 key = (share.namespace, share.pod, share.containers, share.gpu)
+                is_new = key not in self._reported and key not in reported
                 reported.add(key)
-                if key not in self._reported:
+                if is_new:
                     note = node_audit.share_sentence(self.audit, share, share.overuse.sentence)
                     self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset(reported)

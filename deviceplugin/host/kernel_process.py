@@ -229,6 +229,8 @@ class Container:
 def container_of(text: str) -> Container | Refusal:
     """Return the container of a process with this text of /proc/PID/cgroup, or a refusal.
 
+    Names of cgroups may contain every character except `/` and line feed, so lines end at line feeds only.
+
     Kubelet and container runtime name cgroups in a few ways (v1 and v2, cgroupfs and systemd drivers), always with the
     pod's UID and then the container's id:
 
