@@ -9,8 +9,9 @@ in advance. Pods without GPUs are placed by the same policy, as in the published
 then one JSON object a line per figure.
 
 `worlds` are clusters and demands unlike the published ones (`openb.worlds`). In `LIST+kube-scheduler`, kube-scheduler's
-default scores place the pods without GPUs; in `LIST+taint` they may use openb's nodes without GPUs as well, and the GPU
-nodes have the taint PreferNoSchedule. `regression` are the lists and worlds to measure with every change of the engine.
+default scores place the pods without GPUs; in `LIST+nodes` they may use openb's nodes without GPUs as well; in
+`LIST+taint` the GPU nodes also have the taint PreferNoSchedule. `regression` are the lists and worlds to measure with
+every change of the engine.
 
 Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60,worlds] [--seeds 42,43,44]
     [--policies fragmentation,fgd,best-fit] [--churn 0.9] [--plot FILE.svg] [--jobs 2]
@@ -38,9 +39,10 @@ from gpushare import policies
 OWN = tuple(policies.POLICIES)
 AGAINST = "fgd"
 DEFAULT_POLICIES = ("fragmentation", "fgd", "fgd-fuller", "best-fit", "first-fit")
-BESIDE, TAINTED = "+kube-scheduler", "+taint"
+# Whether kube-scheduler may use openb's nodes without GPUs as well, and whether the GPU nodes have the taint.
+FORMS = {"kube-scheduler": (False, False), "nodes": (True, False), "taint": (True, True)}
 REGRESSION = (
-    *("default", "gpushare60", "multigpu50", "gpuspec25", "gpuspec33", f"default{BESIDE}", f"default{TAINTED}"),
+    *("default", "gpushare60", "multigpu50", "gpuspec25", "gpuspec33", "default+kube-scheduler", "default+taint"),
     *("one-sided-full", "then-fours-full", "memory-first"),
 )
 WARM_UP, LIFETIMES = 2.0, 5.0  # of churn, in mean lifetimes
@@ -75,14 +77,11 @@ class Result:
 
 def run(task: Task) -> Result:
     """Measure one pod list, policy and seed."""
-    others: list[trace.Node] = []
+    listed, _, form = task.pods.partition("+")
     if task.pods in worlds.WORLDS:
         nodes, pods = worlds.load(task.directory, task.pods, task.seed)
     else:
-        nodes = trace.nodes(task.directory)
-        pods = trace.pods(task.directory, task.pods.removesuffix(BESIDE).removesuffix(TAINTED))
-    if task.pods.endswith(TAINTED):
-        others = [node for node in trace.nodes(task.directory, of="all") if not node.gpus]
+        nodes, pods = trace.nodes(task.directory), trace.pods(task.directory, listed)
     gpus = sum(node.gpus for node in nodes)
     ours = (
         own_policies.Gpushare(task.policy, nodes)
@@ -90,8 +89,10 @@ def run(task: Task) -> Result:
         else known_policies.KnownPolicy(task.policy, nodes, pods, task.seed)
     )
     scheduler: trace.Scheduler = ours
-    if task.pods.endswith((BESIDE, TAINTED)):
-        scheduler = BesideKubeScheduler(ours, nodes, others, task.seed, is_tainted=bool(others))
+    if form:
+        has_others, is_tainted = FORMS[form]
+        others = [node for node in trace.nodes(task.directory, of="all") if has_others and not node.gpus]
+        scheduler = BesideKubeScheduler(ours, nodes, others, task.seed, is_tainted=is_tainted)
     if task.churn is None:
         arriving = pods if task.pods in worlds.WORLDS else trace.fill(pods, gpus, task.seed)
         return fill(task, scheduler, arriving, 100 * gpus, Links(nodes))

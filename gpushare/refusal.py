@@ -38,7 +38,7 @@ class Rejected:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Refusal:
-    """No placement."""
+    """Why a pod gets no placement."""
 
     reason: str  # the sentence
     rejected: tuple[Rejected, ...] = ()

@@ -90,11 +90,12 @@ class ShareResizer:
                 continue
             running[entry.id, current.tenant.share] = current
             waits |= not self._apply_to(current, node, entry)
-        for key in (key for key in lost if key not in self._lost):
-            logger.warning(
-                "A running share is not in the ledger: its processes keep their limits",
-                extra=_log_fields(lost[key].tenant),
-            )
+        for key in lost:
+            if key not in self._lost:
+                logger.warning(
+                    "A running share is not in the ledger: its processes keep their limits",
+                    extra=_log_fields(lost[key].tenant),
+                )
         self._lost = frozenset(lost)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []

@@ -271,18 +271,30 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
     def gauge(name: str, help_text: str, labels: tuple[str, ...] = ()) -> GaugeMetricFamily:
         return GaugeMetricFamily(name, help_text, labels=["node", *labels])
 
-    help_text = "Processes of share containers that run without limits, in two audits in a row."
-    unlimited = gauge("gpushare_gpu_unlimited_processes", help_text, of_gpu)
-    help_text = "Processes on a fractional GPU that belong to no share, in two audits in a row."
-    foreign = gauge("gpushare_gpu_foreign_processes", help_text, of_gpu)
+    unlimited = gauge(
+        "gpushare_gpu_unlimited_processes",
+        "Processes of share containers that run without limits, in two audits in a row.",
+        of_gpu,
+    )
+    foreign = gauge(
+        "gpushare_gpu_foreign_processes",
+        "Processes on a fractional GPU that belong to no share, in two audits in a row.",
+        of_gpu,
+    )
     for gpu in audit.gpus:
         values = [node_name, gpu.uuid, str(gpu.index), gpu.model]
         for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
             metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(state)))
-    help_text = "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0."
-    beyond = gauge("gpushare_share_beyond_limit_memory_bytes", help_text, of_share)
-    help_text = "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver."
-    compute = gauge("gpushare_share_beyond_limit_compute_ratio", help_text, of_share)
+    beyond = gauge(
+        "gpushare_share_beyond_limit_memory_bytes",
+        "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0.",
+        of_share,
+    )
+    compute = gauge(
+        "gpushare_share_beyond_limit_compute_ratio",
+        "Fraction of a GPU's time that a share uses beyond what the arbiter allows, measured by the driver.",
+        of_share,
+    )
     for share in audit.shares:
         if share.processes:
             of = [node_name, share.namespace, share.pod, ",".join(share.containers), share.gpu]

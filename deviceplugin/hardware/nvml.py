@@ -48,8 +48,12 @@ RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
 # The driver may list MPS clients separately (nvidia-smi's types C and M+C). An old driver has no such list.
 # The unversioned names raise an error that is not an NVMLError if the driver is older than pynvml.
 _COMPUTING, _MPS_CLIENTS, _DRAWING = (
-    tuple(function_named(f"nvmlDeviceGet{kind}RunningProcesses_{version}") for version in ("v3", "v2"))
-    for kind in ("Compute", "MPSCompute", "Graphics")
+    tuple(map(function_named, names))
+    for names in (
+        ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+        ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+    )
 )
 _WHOLE: Final = 100  # percent
 
@@ -209,8 +213,11 @@ class Nvml:
         bus_id = str(ask(pynvml.nvmlDeviceGetPciInfo, handle, about=about).busId)
         capability = ask(pynvml.nvmlDeviceGetCudaComputeCapability, handle, about=about)
         _, _, waits, failed = try_ask(pynvml.nvmlDeviceGetRemappedRows, handle, default=(0, 0, 0, 0))
-        problem = "memory rows wait to be remapped: the GPU has to be reset" if waits else ""
-        problem = "memory rows could not be remapped: the GPU has to be replaced" if failed else problem
+        problem = ""
+        if failed:
+            problem = "memory rows could not be remapped: the GPU has to be replaced"
+        elif waits:
+            problem = "memory rows wait to be remapped: the GPU has to be reset"
         # NVML reports the NUMA node only of GPUs whose memory is one. The kernel knows the nearest CPUs.
         try:
             address = nvml_call.kernel_address(bus_id)

@@ -34,6 +34,7 @@ def to_json(value: Any) -> Any:
 
 
 def load(path: Path) -> Any:
+    """Parse a JSON file. Raises OSError, ValueError."""
     return loads(path.read_bytes())
 
 
@@ -54,6 +55,7 @@ def read(kind: type[Record], document: Any, *, newer: bool = False) -> Record:
 
 
 def check(is_right: bool, problem: str) -> None:
+    """Raise ValueError with `problem` unless `is_right`."""
     if not is_right:
         raise ValueError(problem)
 

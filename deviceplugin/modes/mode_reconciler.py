@@ -132,11 +132,11 @@ class ModeReconciler:
 
     async def _select_config(self) -> bool:
         """Select the configuration and record it; return whether a valid one is in force."""
-        current, last = None if self._is_first else self._checkpoint.current, self._checkpoint.last
-        gpus = [
-            dataclasses.replace(gpu, ours=(was := last(gpu.uuid)) is not None and was.partition is not None)
-            for gpu in self._observed.hardware_gpus
-        ]
+        current = None if self._is_first else self._checkpoint.current
+        gpus = []
+        for gpu in self._observed.hardware_gpus:
+            last = self._checkpoint.last(gpu.uuid)
+            gpus.append(dataclasses.replace(gpu, ours=last is not None and last.partition is not None))
         known = desired_config.with_missing(gpus, self._checkpoint.known_gpus)
         unread = desired_config.unread_gpus(known, [gpu.index for gpu in self._observed.unread.value])
         desired = await self._selector.select(current, (*gpus, *unread), (*known, *unread))

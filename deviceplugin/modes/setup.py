@@ -101,7 +101,7 @@ class ModeSetup:
             for part in self._parts:
                 await part.set_up(gpu, assignment)
         except SetUpError as error:
-            return str(error)
+            return str(error) or "it failed without a reason"
         self.failed.pop(gpu.uuid, None)
         self.ready.add(gpu.uuid)
         return ""

@@ -134,8 +134,13 @@ class MpsDaemon:
                     path.unlink(missing_ok=True)
             case steps.FollowLog(_, stop):
                 self._forward_log()
-                log = self.files.control_log
-                self._log_position = None if stop else log.stat().st_size if log.exists() else 0
+                self._log_position = None if stop else self._log_size()
+
+    def _log_size(self) -> int:
+        try:
+            return self.files.control_log.stat().st_size
+        except FileNotFoundError:
+            return 0
 
     async def _start(self) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -28,6 +28,7 @@ class LimitError(errors.GpushareError):
 
 
 def check_replicas(replicas: int, compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> None:
+    """Raise LimitError if a GPU cannot be shared by this many replicas."""
     most = hardware_gpu.max_mps_clients(compute_capability, as_nvidia=as_nvidia)
     if replicas > most:
         raise LimitError(f"maximum allowed replicas exceeded: {replicas} > {most}: lower replicas under sharing.mps")

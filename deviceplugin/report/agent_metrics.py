@@ -93,9 +93,7 @@ class AgentCollector(Collector):
 
     def _gpus(self, now: MetricsSnapshot) -> Iterator[Metric]:
         labels = ["node", "gpu", "index", "model"]
-        memory, healthy, cordoned, allocated, compute = families = tuple(
-            GaugeMetricFamily(name, text, labels=labels) for name, text in _OF_GPUS.items()
-        )
+        families = {name: GaugeMetricFamily(name, text, labels=labels) for name, text in _OF_GPUS.items()}
         modes = GaugeMetricFamily("gpushare_gpu_mode", "1 for the mode of a GPU.", labels=[*labels, "mode"])
         node = now.node
         used = ledger.use(node) if node is not None else {}
@@ -103,16 +101,17 @@ class AgentCollector(Collector):
             values = [self.node_name, gpu.uuid, str(gpu.index), gpu.model]
             held = used.get(gpu.uuid, ledger.NOTHING)
             if gpu.memory_bytes:
-                memory.add_metric(values, gpu.memory_bytes)
+                families["gpushare_gpu_memory_bytes"].add_metric(values, gpu.memory_bytes)
             modes.add_metric([*values, str(gpu.mode)], 1.0)
-            healthy.add_metric(values, float(gpu.healthy))
-            cordoned.add_metric(values, float(node is not None and gpu.uuid in node.cordoned))
-            allocated.add_metric(values, held.memory_bytes)
-            compute.add_metric(values, held.request_percent / 100)
+            is_cordoned = node is not None and gpu.uuid in node.cordoned
+            families["gpushare_gpu_healthy"].add_metric(values, float(gpu.healthy))
+            families["gpushare_gpu_cordoned"].add_metric(values, float(is_cordoned))
+            families["gpushare_gpu_allocated_memory_bytes"].add_metric(values, held.memory_bytes)
+            families["gpushare_gpu_allocated_compute_ratio"].add_metric(values, held.request_percent / 100)
         for unreadable in now.unread:  # its UUID and its model are not known
             index = "" if unreadable.index is None else str(unreadable.index)
-            healthy.add_metric([self.node_name, unreadable.bus_id, index, ""], 0.0)
-        yield from (*families, modes)
+            families["gpushare_gpu_healthy"].add_metric([self.node_name, unreadable.bus_id, index, ""], 0.0)
+        yield from (*families.values(), modes)
 
     def _conditions(self, node: GpuNode | None) -> Metric:
         family = GaugeMetricFamily(

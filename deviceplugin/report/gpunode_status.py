@@ -191,8 +191,12 @@ def conditions(
     return tuple(
         dataclasses.replace(
             condition,
-            message=said if len(said := condition.message) <= MAX_CHARACTERS else f"{said[: MAX_CHARACTERS - 1]}…",
+            message=_shortened(condition.message),
             last_transition=since.get((condition.type, condition.status)) or now,
         )
         for condition in wanted
     )
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= MAX_CHARACTERS else f"{message[: MAX_CHARACTERS - 1]}…"

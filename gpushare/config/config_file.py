@@ -213,7 +213,8 @@ def _resources(item: Item, warnings: list[str]) -> Resources:
                 raise item.error(f"resources must have a '{key}' field set")
         return ResourceRule(_text(file.at("pattern")), _name(file.at("name")))
 
-    return Resources(*(tuple(map(rule, _entries(file.at(key)))) for key in ("gpus", "mig")))
+    gpus, mig = (tuple(map(rule, _entries(file.at(key)))) for key in ("gpus", "mig"))
+    return Resources(gpus=gpus, mig=mig)
 
 
 def _sharing(item: Item) -> Sharing:

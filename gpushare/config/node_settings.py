@@ -151,7 +151,8 @@ def restricted(config: Config) -> Config:
         ("sharing.fractional", config.sharing.fractional, ""),
         ("mig", config.mig, ""),
     ):
-        warnings += [f"{key} has no effect: {ADVICE}{why}"] if is_dropped else []
+        if is_dropped:
+            warnings.append(f"{key} has no effect: {ADVICE}{why}")
     if mps is not None:
         mps = restricted_resources(mps, "sharing.mps", warnings)
     if time_slicing is not None:

@@ -231,8 +231,9 @@ def _ways(
     )
 
     def has_room(gone: Iterable[Mover]) -> bool:
-        percents, sizes = zip((0, 0), *(held[mover.entry.id] for mover in gone), strict=True)
-        return bool(sum(percents) >= lacking[0] and sum(sizes) >= lacking[1])
+        amounts = [held[mover.entry.id] for mover in gone]
+        enough_compute = sum(percent for percent, _ in amounts) >= lacking[0]
+        return enough_compute and sum(size for _, size in amounts) >= lacking[1]
 
     def fits(gone: Sequence[Mover]) -> bool:
         if not has_room(gone):
@@ -270,8 +271,9 @@ def _with_more(
 
 
 def _holds(movers: Iterable[Mover], cpu_milli: float, memory_bytes: float) -> bool:
-    cpus, sizes = zip((0, 0), *((mover.host.cpu_milli, mover.host.memory_bytes) for mover in movers), strict=True)
-    return bool(sum(cpus) >= cpu_milli and sum(sizes) >= memory_bytes)
+    hosts = [mover.host for mover in movers]
+    enough_cpu = sum(host.cpu_milli for host in hosts) >= cpu_milli
+    return enough_cpu and sum(host.memory_bytes for host in hosts) >= memory_bytes
 
 
 def _smallest_sets(

@@ -32,7 +32,7 @@ class ComputeMode(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class HardwareGpu:
-    """A GPU."""
+    """A GPU as its driver reports it."""
 
     uuid: str
     index: int

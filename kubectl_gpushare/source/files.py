@@ -20,7 +20,7 @@ _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
 
 class Files:
-    """Files that are read once and together make one cluster. What was not saved is None, or empty."""
+    """Files that are read once and together make one cluster. Objects that were not saved are None or empty."""
 
     default_namespace = "default"
 

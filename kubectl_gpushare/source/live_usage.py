@@ -47,7 +47,7 @@ class GivenDevices:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Usage:
-    """What the agents measure. A share without figures has no process."""
+    """The usage that the agents measure. A share without figures has no process."""
 
     nodes: frozenset[str] = frozenset()  # those whose agents answered
     # by namespace, pod and GPU; their sums by GPU; what the kubelet gave to containers, by GPU

@@ -86,7 +86,7 @@ class GpuShare:
         self.member = False  # of a gang
         self.exempt = False  # pays nothing, because its gang waits for another GPU
         self.since_ns = 0  # when the turn began or was renewed
-        self.due_ns: int | None = 0  # None: the turn has no end of its own
+        self.due_ns: int | None = 0  # None if nothing ends the turn
         self.revoked_ns = 0
         self.worked_ns = 0  # when a late share was last seen at work
         self.drain_ns = 0.0  # moving average of the time from revoke to release

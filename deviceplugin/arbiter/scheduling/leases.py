@@ -32,7 +32,7 @@ MAX_SETTLES: Final = 1000
 
 
 class LeaseClient(Protocol):
-    """A welcomed process."""
+    """The connection of a process that may ask for leases."""
 
     @property
     def tenant(self) -> Tenant: ...

@@ -25,7 +25,7 @@ def check(workers: list[Worker], *, seconds: int = 12) -> VirtualGpu:
     """Run the workers, and check every law."""
     gpu = VirtualGpu(workers)
     gpu.run(seconds * SECOND)
-    # The credit of others, and a turn of each.
+    # The credit of the other shares, and one turn of each.
     count = sum(worker.given.request_percent > 0 for worker in workers)
     virtual_gpu.check_floor(gpu, WINDOW, 170 * MS * (count + 1))
     # The burst, and the time owed if the share had to wait for it.
