@@ -8,6 +8,7 @@ https://kubernetes.io/docs/concepts/workloads/pods/init-containers/#resource-sha
 from __future__ import annotations
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterable
 from typing import Final, Protocol, TypeVar
 
@@ -60,13 +61,23 @@ class PodRef:
         return f"{self.namespace}/{self.name or '<not-yet-named>'}"
 
 
+class Isolation(enum.StrEnum):
+    """The mechanism that enforces a share's limits. All shares on one GPU have the same."""
+
+    ARBITER = "arbiter"  # leases in time, by the library
+    MPS = "mps"  # in space, as a client of the GPU's MPS daemon
+    MIG = "mig"  # a MIG device of its own
+    NONE = "none"  # counted, but not enforced
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Labels:
-    """The values of the three locality annotations; empty if not set."""
+    """What other pods on the same GPU are checked against: the three locality annotations, and the isolation."""
 
     affinity: str = ""
     anti_affinity: str = ""
     exclusion: str = ""
+    isolation: Isolation = Isolation.ARBITER
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import enum
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from gpushare import contract, errors, gpunode
-from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Labels, PodRef, Steps
-from gpushare.gpunode import Condition, Gpu, GpuNode, Mode, Resize
+from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Isolation, Labels, PodRef, Steps
+from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
 
 Json = Mapping[str, Any]
 Ignored = Callable[[str, str], None]
@@ -24,7 +25,7 @@ _Part = TypeVar("_Part", dict[str, Any], list[Any])
 
 _MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
 _NO_LABELS: Final = Labels()  # one object for all: most allocations have no label
-_LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the fields of Labels
+_LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the first fields of Labels
 _RESIZE_KEYS: Final = ("allocation", "share", "memory", "used")  # as the fields of Resize
 _CONDITION_KEYS: Final = ("type", "status", "reason", "message", "lastTransitionTime")  # as the fields of Condition
 
@@ -175,6 +176,8 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
+        isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", (Isolation.ARBITER,))),
+        memory_enforcement=MemoryEnforcement(entry.get("memoryEnforcement", MemoryEnforcement.LIBRARY)),
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
         cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
@@ -182,7 +185,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
 
 
 def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
-    return {
+    entry = {
         "uuid": gpu.uuid,
         "index": gpu.index,
         "model": gpu.model,
@@ -194,16 +197,20 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
     } | _present(
         pendingMode=gpu.pending_mode and gpu.pending_mode.value,
         migDevices=list(gpu.mig_profiles),
+        memoryEnforcement=_unless(gpu.memory_enforcement, MemoryEnforcement.LIBRARY),
         numaNode=gpu.numa_node,
         linkGroup=gpu.link_group,
         healthReason=gpu.health_reason,
     )
+    if gpu.isolations != (Isolation.ARBITER,):
+        entry["isolations"] = [*gpu.isolations]
+    return entry
 
 
 def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
     """Return the allocation of an entry; `ignored` gets its ID and a sentence for a field that affects no amount."""
     holder = entry["pod"]
-    labels = entry.get("labels") or {}
+    labels, isolation = entry.get("labels") or {}, Isolation(entry.get("isolation", Isolation.ARBITER))
     until = entry.get("reservedUntil")
     identity = _text(entry["id"], "id")
     return Allocation(
@@ -215,9 +222,16 @@ def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
         ),
         shares=tuple([_read_share(share, identity, ignored) for share in entry["shares"]]),
         reserved_until=None if until is None else parse_time(until),
-        labels=Labels(*(str(labels.get(key, "")) for key in _LABEL_KEYS)) if labels else _NO_LABELS,
+        labels=_read_labels(labels, isolation),
         latency=entry.get("latency") is True,
     )
+
+
+def _read_labels(labels: Json, isolation: Isolation) -> Labels:
+    if not labels and isolation is Isolation.ARBITER:
+        return _NO_LABELS
+    affinity, anti_affinity, exclusion = (str(labels.get(key, "")) for key in _LABEL_KEYS)
+    return Labels(affinity, anti_affinity, exclusion, isolation)
 
 
 def _write_allocation(entry: Allocation) -> dict[str, Any]:
@@ -231,6 +245,7 @@ def _write_allocation(entry: Allocation) -> dict[str, Any]:
     } | _present(
         reservedUntil=None if entry.reserved_until is None else format_time(entry.reserved_until),
         labels=labels,
+        isolation=_unless(entry.labels.isolation, Isolation.ARBITER),
         latency=entry.latency or None,
     )
 
@@ -308,6 +323,10 @@ def format_time(seconds: float) -> str:
 def _present(**fields: Any) -> dict[str, Any]:
     """Return the fields that have a value; 0 and false are values."""
     return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
+
+
+def _unless(value: enum.StrEnum, default: enum.StrEnum) -> str | None:
+    return None if value is default else value.value
 
 
 def _whole(value: Any, name: str, *, most: int = _MAX) -> int:

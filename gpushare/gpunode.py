@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import allocation, contract
+from gpushare.allocation import Isolation
 
 
 class Mode(enum.StrEnum):
@@ -20,6 +21,13 @@ class Mode(enum.StrEnum):
     TIME_SLICING = "time-slicing"
     MPS = "mps"
     MIG = "mig"
+
+
+class MemoryEnforcement(enum.StrEnum):
+    """What refuses memory beyond a share's limit: the library in its processes, or also the driver, by cgroup."""
+
+    LIBRARY = "library"
+    DRIVER = "driver"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +45,8 @@ class Gpu:
     mode: Mode = Mode.FRACTIONAL
     pending_mode: Mode | None = None  # the next mode, set up once the GPU is unused; no new pods until then
     mig_profiles: tuple[str, ...] = ()  # of its MIG devices, by index, such as 1g.10gb
+    isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that its shares may have
+    memory_enforcement: MemoryEnforcement = MemoryEnforcement.LIBRARY
     healthy: bool = True
     health_reason: str = ""  # why it is unhealthy, as a sentence
     cordoned: bool = False  # closed to new pods by an admin, or for a change of mode

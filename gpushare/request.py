@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
 from gpushare import caps, contract, errors, pod, quantity
-from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Labels, Memory, Share, Steps
+from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Isolation, Labels, Memory, Share, Steps
 from gpushare.gpunode import Gpu
 from gpushare.policies import POLICIES
 
-ISOLATIONS = ("arbiter", "mps", "none")
+AUTO: Final = "auto"  # gpushare chooses the isolation
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
@@ -56,11 +56,12 @@ class Constraints:
     affinity: str = ""
     anti_affinity: str = ""
     exclusion: str = ""
+    isolation: Isolation = Isolation.ARBITER  # until `Request.isolation` is resolved, also for `auto`
 
     @property
     def labels(self) -> Labels:
-        """The locality labels that other pods on the same GPU are checked against."""
-        return Labels(self.affinity, self.anti_affinity, self.exclusion)
+        """The labels that other pods on the same GPU are checked against."""
+        return Labels(self.affinity, self.anti_affinity, self.exclusion, self.isolation)
 
     @property
     def of_model(self) -> Constraints:
@@ -75,7 +76,7 @@ class Request:
     demands: tuple[Demand, ...]
     constraints: Constraints = Constraints()
     policy: str = ""  # empty: the cluster's
-    isolation: str = ""  # empty: the GPU's
+    isolation: str = ""  # as written, `auto` included; empty: the cluster's default
     group: str = ""
     group_size: int = 0
     latency: bool = False
@@ -127,7 +128,7 @@ def _parsed(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(**constraints),
         policy=_get(values, contract.POLICY, _one_of(tuple(POLICIES)), ""),
-        isolation=_get(values, contract.ISOLATION, _one_of(ISOLATIONS), ""),
+        isolation=_get(values, contract.ISOLATION, _one_of((AUTO, *Isolation)), ""),
         group=group,
         group_size=size,
         latency=_get(values, contract.LATENCY, _truth, False),
@@ -332,6 +333,10 @@ def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
     return read
 
 
+def _isolation(text: str) -> Isolation:
+    return Isolation.ARBITER if text == AUTO else Isolation(_one_of((AUTO, *Isolation))(text))
+
+
 class ConstraintRow(NamedTuple):
     """A constraint. field: in `Constraints`. read: parses the annotation. of_model: see `Constraints.of_model`."""
 
@@ -351,6 +356,7 @@ CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
     contract.AFFINITY: ConstraintRow("affinity", _label),
     contract.ANTI_AFFINITY: ConstraintRow("anti_affinity", _label),
     contract.EXCLUSION: ConstraintRow("exclusion", _label),
+    contract.ISOLATION: ConstraintRow("isolation", _isolation),
 }
 NO_CONSTRAINTS = Constraints()
 

@@ -80,14 +80,23 @@ def gpus_with_modes(
     hardware: Iterable[HardwareGpu] = (),
 ) -> tuple[Gpu, ...]:
     """Return the GPUs with their modes. A GPU being set up reports its target mode and accepts no new pods."""
-    profiles = {gpu.uuid: tuple(mig_device.profile for mig_device in gpu.mig_devices) for gpu in hardware}
+    known = {gpu.uuid: gpu for gpu in hardware}
     gpus = []
     for gpu in seen:
         now, later = in_force.get(gpu.uuid), wanted.get(gpu.uuid)
         shown = now or later
         pending = later.mode if later is not None and (gpu.uuid in closed or now is None) else None
-        mode, made = shown.mode if shown is not None else Mode.EXCLUSIVE, profiles.get(gpu.uuid, ())
-        gpus.append(dataclasses.replace(gpu, mode=mode, pending_mode=pending, mig_profiles=made))
+        there = known.get(gpu.uuid) or HardwareGpu(gpu.uuid, gpu.index)
+        allowed = (later or shown or Assignment(Mode.EXCLUSIVE)).isolations or gpu.isolations
+        gpus.append(
+            dataclasses.replace(
+                gpu,
+                mode=shown.mode if shown is not None else Mode.EXCLUSIVE,
+                pending_mode=pending,
+                mig_profiles=tuple(mig_device.profile for mig_device in there.mig_devices),
+                isolations=tuple(kind for kind in allowed if kind in there.isolations),
+            )
+        )
     return tuple(gpus)
 
 

@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
+from gpushare.allocation import Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
 from gpushare.config.flags import FlagValue
@@ -229,9 +230,26 @@ def _sharing(item: Item) -> Sharing:
             mps = dataclasses.replace(mps, fail_requests_greater_than_one=True)
     if file.get("fractional") is not None:
         entries = _replicated(Fields(file.at("fractional"), ("resources",), None))
-        named = (Fields(entry, ("name", "devices"), None) for entry in entries)
-        fractional = tuple(FractionalResource(*_name_and_devices(entry)) for entry in named)
+        fractional = tuple(map(_fractional_resource, entries))
     return Sharing(time_slicing, mps, fractional)
+
+
+def _fractional_resource(item: Item) -> FractionalResource:
+    file = Fields(item, ("name", "devices", "isolations"), None)
+    name, chosen = _name_and_devices(file)
+    if file.get("isolations") is None:
+        return FractionalResource(name, chosen)
+    isolations = tuple(map(_isolation, _entries(file.at("isolations"))))
+    if not isolations:
+        raise file.at("isolations").error("lists no isolation: list at least one, or remove it for arbiter")
+    return FractionalResource(name, chosen, tuple(dict.fromkeys(isolations)))
+
+
+def _isolation(item: Item) -> Isolation:
+    text = _text(item)
+    if text not in set(Isolation):
+        raise item.error(f"is not an isolation: write one of {', '.join(Isolation)}")
+    return Isolation(text)
 
 
 def replicated_resources(item: Item, *, intervals: bool = False) -> ReplicatedResources:

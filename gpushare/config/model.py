@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import errors
+from gpushare.allocation import Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import value_parsers
 from gpushare.config.flags import FlagValue
@@ -73,6 +74,7 @@ class FractionalResource:
 
     name: str
     devices: Devices = ALL
+    isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that their shares may have, as far as the GPU can
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -153,9 +155,7 @@ def as_document(config: Config) -> Json:
     shared = {
         "timeSlicing": replicated_document(sharing.time_slicing) if sharing.time_slicing is not None else None,
         "mps": replicated_document(sharing.mps) if sharing.mps is not None else None,
-        "fractional": {
-            "resources": [{"name": each.name, "devices": devices_document(each.devices)} for each in sharing.fractional]
-        }
+        "fractional": {"resources": [fractional_resource_document(each) for each in sharing.fractional]}
         if sharing.fractional
         else None,
     }
@@ -198,6 +198,14 @@ def replicated_document(replicated_resources: ReplicatedResources) -> Json:
         "failRequestsGreaterThanOne": replicated_resources.fail_requests_greater_than_one,
         "resources": [replicated_resource_document(resource) for resource in replicated_resources.resources],
     }
+
+
+def fractional_resource_document(resource: FractionalResource) -> Json:
+    """Return one entry of `sharing.fractional.resources`."""
+    document: Json = {"name": resource.name, "devices": devices_document(resource.devices)}
+    if resource.isolations != (Isolation.ARBITER,):
+        document["isolations"] = [*resource.isolations]
+    return document
 
 
 def replicated_resource_document(resource: ReplicatedResource) -> Json:

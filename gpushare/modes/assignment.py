@@ -11,6 +11,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from gpushare.allocation import Isolation
 from gpushare.config.model import Devices, Resources
 from gpushare.gpunode import Mode
 from gpushare.mig import profile
@@ -45,6 +46,7 @@ class Assignment:
     strategy: str = ""  # this and the rules for `mig`: the names of its MIG devices
     rules: Resources = NO_RULES
     shared: tuple[SharedResource, ...] = ()  # those of its MIG devices that are shared
+    isolations: tuple[Isolation, ...] = dataclasses.field(default=(), compare=False)  # for `fractional`: of new shares
 
     def __str__(self) -> str:
         words = [str(self.mode)]

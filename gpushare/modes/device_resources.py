@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
+from gpushare.allocation import Isolation
 from gpushare.config import value_parsers
 from gpushare.config.model import Devices, ReplicatedResource, ResourceRule, Resources, Sharing
 from gpushare.gpunode import Mode
@@ -94,6 +95,7 @@ class SharedResource:
     alone: bool = False  # a container may request only one
     interval: str = ""  # length of a time slice, "" for the driver's
     path: str = dataclasses.field(default="", compare=False)  # its place in the file
+    isolations: tuple[Isolation, ...] = ()  # for `fractional`, as in `FractionalResource`
 
 
 def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
@@ -111,7 +113,9 @@ def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
             ]
     for index, entry in enumerate(sharing.fractional):
         path = f"sharing.fractional.resources[{index}]"
-        resources.append(SharedResource(Mode.FRACTIONAL, entry.name, entry.devices, "", path=path))
+        resources.append(
+            SharedResource(Mode.FRACTIONAL, entry.name, entry.devices, "", path=path, isolations=entry.isolations)
+        )
     return tuple(resources)
 
 

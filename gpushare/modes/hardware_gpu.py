@@ -6,6 +6,7 @@ import dataclasses
 import enum
 from typing import Final
 
+from gpushare.allocation import Isolation
 from gpushare.mig.instance_layout import Geometry
 from gpushare.mig.parted import DeviceId
 
@@ -46,6 +47,7 @@ class HardwareGpu:
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     memory_is_known: bool = True
     ours: bool = False  # whether gpushare made its current MIG state
+    isolations: frozenset[Isolation] = frozenset({Isolation.ARBITER, Isolation.NONE})  # that it and its node can do
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

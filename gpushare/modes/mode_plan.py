@@ -87,7 +87,9 @@ def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Res
     if owner.mode is Mode.MPS and most is not None and owner.replicas > most:
         said = f"at most {most} processes can share GPU {gpu.index} ({gpu.model}) by MPS"
         raise errors.ConfigError(f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: {said}")
-    return Assignment(owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval)
+    return Assignment(
+        owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval, isolations=owner.isolations
+    )
 
 
 def _of_mig(gpu: HardwareGpu, owners: Mapping[str, SharedResource], strategy: str, rules: Resources) -> Assignment:

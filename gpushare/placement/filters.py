@@ -188,6 +188,21 @@ def _size(ask: FilterInput) -> Verdict:
     return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in total, less than {quantity.format_bytes(least)}", 7.0
 
 
+def _isolation(ask: FilterInput) -> Verdict:
+    wanted, there = ask.constraints.isolation, ask.gpu.isolations
+    if wanted in there:
+        return None
+    return f"takes no shares with isolation {wanted}, only {' or '.join(there) or 'none at all'}", 9.0
+
+
+def _other_isolation(ask: FilterInput) -> Verdict:
+    for holder in ask.used.holders:
+        if holder.labels.isolation is not ask.constraints.isolation:
+            theirs = holder.labels.isolation
+            return f"is shared by {holder.pod}, which has isolation {theirs}, not {ask.constraints.isolation}", 5.0
+    return None
+
+
 def _exclusion(ask: FilterInput) -> Verdict:
     mine = ask.constraints.exclusion
     for holder in ask.used.holders:
@@ -253,10 +268,12 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "model": GpuFilter(_model, "of another model", lasts=True),
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
     "uuid": GpuFilter(_uuid, "excluded by UUID", lasts=True),
+    "isolation": GpuFilter(_isolation, "without that isolation", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
     "closed": GpuFilter(_closed, "on a node that takes no new pods"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
+    "other-isolation": GpuFilter(_other_isolation, "used by pods with another isolation", Sees.LABELS),
     "exclusion": GpuFilter(_exclusion, "used by pods with another exclusion label", Sees.LABELS),
     "anti-affinity": GpuFilter(_anti_affinity, "used by pods with the same anti-affinity label", Sees.LABELS),
     "affinity": GpuFilter(_affinity, "used by pods without the affinity label", Sees.LABELS),

@@ -117,7 +117,10 @@ def _values(labels: _Set) -> set[str]:
 
 
 def _like(labels: Labels) -> Labels:
-    return Labels(*(_OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)))
+    affinity, anti_affinity, exclusion = (
+        _OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)
+    )
+    return Labels(affinity, anti_affinity, exclusion, labels.isolation)
 
 
 def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:

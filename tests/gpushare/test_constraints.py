@@ -26,13 +26,13 @@ REFUSED = {
     contract.AFFINITY: "red",
     contract.ANTI_AFFINITY: "green",
     contract.EXCLUSION: "blue",
+    contract.ISOLATION: "mps",
 }
 # Annotations that set amounts or placement, not which GPUs fit.
 NO_CONSTRAINT = {
     *contract.SHARE_KEYS,
     contract.CONTAINER,
     contract.POLICY,
-    contract.ISOLATION,
     contract.GROUP,
     contract.GROUP_SIZE,
     contract.LATENCY,
