@@ -16,13 +16,6 @@ from tests.deviceplugin import simulated
 pytestmark = pytest.mark.lab
 
 
-@pytest.fixture(scope="module")
-def installed(lab: access.Access) -> lab_layout.Layout:
-    where = lab_layout.load(lab.kubeconfig.parents[1])
-    gpushare.install(where, lab)
-    return where
-
-
 def node(lab: access.Access, installed: lab_layout.Layout, amounts: str) -> dict[str, str]:
     """Return gpushare's resources in the node's `capacity` or `allocatable`."""
     status = lab.read(f"/api/v1/nodes/{installed.nodes[0].name}")["status"]
