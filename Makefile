@@ -14,7 +14,7 @@ BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
 TEST_HELPERS = $(shell find tests -name '*.py' ! -name 'test_*')
 QUICK := not slow and not apiserver and not lab
-WORKERS := 4 # more than the cores of a small machine: tests of labs and API servers mostly wait
+WORKERS := 5 # more than the cores of a small machine: tests of labs and API servers mostly wait
 TEST_OPTIONS ?= # additional pytest options for `make test`
 LAB_PACKAGES = $(PYTHON) -c 'from lab import build, gpushare, prerequisites; prerequisites.ensure(); build.ensure(); gpushare.built_images()'
 

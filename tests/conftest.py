@@ -22,7 +22,7 @@ import numpy
 import pytest
 
 from config.images import contents
-from lab import access, api_audit, cluster, lab_layout
+from lab import access, api_audit, cluster, gpushare, lab_layout
 from tests import rights, work_units
 from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
 
@@ -83,6 +83,14 @@ def scheduler() -> Iterator[access.Access]:
 def lab() -> Iterator[access.Access]:
     """A whole cluster with one node on which pods run."""
     yield from _cluster(node_count=1)
+
+
+@pytest.fixture(scope="session")
+def installed(lab: access.Access) -> lab_layout.Layout:
+    """The lab with gpushare running in it."""
+    where = lab_layout.load(lab.kubeconfig.parents[1])
+    gpushare.install(where, lab)
+    return where
 
 
 def _cluster(node_count: int, *, scheduler: bool = False) -> Iterator[access.Access]:

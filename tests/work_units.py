@@ -1,12 +1,14 @@
-"""Distributes tests to workers: the tests of a file go together, and so do all tests that need the lab.
+"""Distributes tests to workers: the tests of a file go together, and so do all tests that share the lab.
 
-A lab takes a minute to start and much of a core while it runs, and its tests mostly wait. So one worker has the lab and
-begins with it, while the others run everything else, the longest files first, so that all end at about the same time.
+A lab takes a minute to start, and its tests mostly wait. So one worker has the lab and begins with it, while the others
+run everything else, the longest files first, so that all end at about the same time. A file whose tests start labs of
+their own says so, by `pytest.mark.lab(own=True)`, and goes to any worker.
 """
 
 from __future__ import annotations
 
 import functools
+import re
 from pathlib import Path
 from typing import Final
 
@@ -22,19 +24,28 @@ class WorkUnits(LoadFileScheduling):
     """A scheduler whose unit of work is a file, or the lab."""
 
     def _split_scope(self, nodeid: str) -> str:
-        file = nodeid.partition("::")[0]
-        return LAB if _needs_the_lab(file) else file
+        return unit(nodeid)
+
+
+def unit(nodeid: str) -> str:
+    """Return the unit of work of a test: its file, or LAB."""
+    file = nodeid.partition("::")[0]
+    return LAB if _shares_the_lab(file) else file
 
 
 def longest_first(items: list[pytest.Item]) -> None:
-    """Sort files by their tests' markers, in the order of `_MAX`; files without a marker are short."""
+    """Sort files by their tests' markers, in the order of `_MAX`; files without a marker are short.
+
+    End-to-end tests come before other tests of the lab, which compare exact amounts: the agent offers more in a
+    kubelet's first minute and a half, and each of them would wait for its end.
+    """
     ranks: dict[Path, int] = {}
     for item in items:
         rank = next((at for at, marker in enumerate(_MAX) if item.get_closest_marker(marker)), len(_MAX))
         ranks[item.path] = min(rank, ranks.get(item.path, rank))
-    items.sort(key=lambda item: ranks[item.path])
+    items.sort(key=lambda item: (ranks[item.path], "e2e" not in item.path.parts))
 
 
 @functools.cache
-def _needs_the_lab(file: str) -> bool:
-    return f"pytest.mark.{LAB}" in (ROOT / file).read_text()
+def _shares_the_lab(file: str) -> bool:
+    return re.search(rf"\bpytest\.mark\.{LAB}\b(?!\()", (ROOT / file).read_text()) is not None

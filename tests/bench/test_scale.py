@@ -15,7 +15,7 @@ SIZE = ("--nodes=20", "--pods=300", "--shares=60", "--burst=60", "--rounds=1", "
 
 
 def test_a_replica_starts_goes_on_and_hands_over_among_pods_of_others() -> None:
-    command = [sys.executable, str(BENCH), *SIZE, "--kinds=2 replicas", "--quiet=2"]
+    command = [sys.executable, str(BENCH), *SIZE, "--kinds=2 replicas", "--quiet=1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     records = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]

@@ -183,6 +183,11 @@ def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
                 own.finalize_namespace(SYSTEM)
 
 
+def is_there(own: access.Access) -> bool:
+    """Whether anything of gpushare is left."""
+    return bool(ours(own)) or "gpunodes" in own.kubectl("get", "crd", "--output=name")
+
+
 @pytest.fixture
 def run(own: access.Access, tmp_path: Path) -> Iterator[Callable[..., subprocess.CompletedProcess[str]]]:
     """install.sh on the API server, which has nothing of gpushare before and after."""
@@ -191,8 +196,8 @@ def run(own: access.Access, tmp_path: Path) -> Iterator[Callable[..., subprocess
         return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more, cwd=tmp_path)
 
     yield run_it
-    done = run_it("--uninstall", "--delete-ledger")
-    assert done.returncode == 0, done.stderr
-    assert ours(own) == []
-    assert "gpunodes" not in own.kubectl("get", "crd", "--output=name")
+    if is_there(own):
+        done = run_it("--uninstall", "--delete-ledger")
+        assert done.returncode == 0, done.stderr
+        assert not is_there(own)
     own.kubectl("delete", "node", "--all")

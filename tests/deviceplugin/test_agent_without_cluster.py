@@ -15,6 +15,7 @@ from gpushare import contract
 from lab import kubeconfig as files
 from tests.deviceplugin import agent_process, simulated, waiting
 from tests.deviceplugin import simulated_kubelet as kubelets
+from tests.deviceplugin.agent_process import PROMPT
 
 pytestmark = pytest.mark.slow
 
@@ -133,12 +134,14 @@ async def test_a_gpu_without_driver_events_is_not_offered(short_path: Path, gpus
     await kubelet.start()
     await simulated.change("fail", gpus, "1", "mute")
 
-    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus):
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, program=PROMPT
+    ):
         await kubelet.until(lambda: healthy(kubelet) == 300)
     silenced = {"DP_DISABLE_HEALTHCHECKS": "all"}
     kubelet.devices.clear()
     async with agent_process.running(
-        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, environment=silenced
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, environment=silenced, program=PROMPT
     ):
         await kubelet.until(lambda: healthy(kubelet) == 400)
     await kubelet.stop()
@@ -153,7 +156,9 @@ async def test_an_xid_makes_the_gpu_unhealthy_for_the_kubelet(short_path: Path, 
     def ill() -> int:
         return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Unhealthy")
 
-    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, program=PROMPT
+    ) as agent:
         await kubelet.until(lambda: len(kubelet.devices) == 2)
         await agent.until("Serving")
         await hears(agent, gpus)
@@ -179,7 +184,9 @@ async def test_a_fault_outlives_the_agent_unless_the_next_one_ignores_it(short_p
 
     def running(environment: dict[str, str]) -> contextlib.AbstractAsyncContextManager[agent_process.Agent]:
         credentials = unreachable(short_path)
-        return agent_process.running("node-a", short_path, kubeconfig=credentials, gpus=gpus, environment=environment)
+        return agent_process.running(
+            "node-a", short_path, kubeconfig=credentials, gpus=gpus, environment=environment, program=PROMPT
+        )
 
     async with running({"DP_DISABLE_HEALTHCHECKS": "95"}) as agent:
         await started(agent, 0)
@@ -205,7 +212,9 @@ async def test_a_gpu_that_was_reset_while_no_agent_ran_is_healthy(short_path: Pa
     await kubelet.start()
 
     def running() -> contextlib.AbstractAsyncContextManager[agent_process.Agent]:
-        return agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus)
+        return agent_process.running(
+            "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, program=PROMPT
+        )
 
     async with running() as agent:
         await agent.until("Serving")
@@ -229,7 +238,9 @@ async def test_a_short_silence_of_the_driver_is_no_reset(short_path: Path, gpus:
     async def look() -> None:
         await simulated.change("fail", gpus, "2", "xid=31")  # a program's fault, but it makes the agent observe at once
 
-    async with agent_process.running("node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus) as agent:
+    async with agent_process.running(
+        "node-a", short_path, kubeconfig=unreachable(short_path), gpus=gpus, program=PROMPT
+    ) as agent:
         await agent.until("Serving")
         await hears(agent, gpus)
         await simulated.change("fail", gpus, "1", "xid=48")
@@ -251,6 +262,7 @@ async def test_a_driver_that_hangs_makes_its_gpus_unhealthy(short_path: Path, gp
     program = (
         "-c",
         "import sys; from deviceplugin import __main__; from deviceplugin.hardware import observation; "
+        "from deviceplugin.state import advertisement; advertisement.DECREASE_SECONDS = 0.1; "
         "observation.SILENT_SECONDS = observation.LOOK_SECONDS = 2.0; sys.exit(__main__.main())",
     )
     async with agent_process.running(

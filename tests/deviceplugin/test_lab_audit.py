@@ -82,11 +82,9 @@ class Node:
 
 
 @pytest.fixture
-def node(lab: access.Access) -> Iterator[Node]:
-    where = lab_layout.load(lab.kubeconfig.parents[1])
-    gpushare.install(where, lab)
+def node(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Node]:
     with lab.namespace("audit") as namespace:
-        yield Node(lab, where, namespace)
+        yield Node(lab, installed, namespace)
 
 
 def test_a_process_that_bypasses_the_library_is_reported(node: Node) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
-from lab import access, gpushare, image, lab_layout
+from lab import access, image, lab_layout
 from tests.deviceplugin import simulated
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # a failed setup is retried after half a minute
@@ -111,14 +111,12 @@ def eventually(condition: Callable[[], bool], seconds: float = 180.0) -> None:
 
 
 @pytest.fixture(scope="module")
-def node(lab: access.Access) -> Iterator[Node]:
-    where = lab_layout.load(lab.kubeconfig.parents[1])
-    gpushare.install(where, lab)
+def node(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Node]:
     metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
     document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": CONFIGS}
     lab.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(document))
     with lab.namespace("modes") as namespace:
-        made = Node(lab, where, namespace)
+        made = Node(lab, installed, namespace)
         yield made
         lab.kubectl("label", "node", made.name, f"{contract.NODE_CONFIG_LABEL}-")
 
@@ -189,12 +187,14 @@ def test_modes_change_and_running_pods_survive(node: Node) -> None:
     assert node.phase("part") == "Running//0"
     node.end("part")
     eventually(lambda: node.amount(GPU) == 4)
+    # Half a minute after the last share could be given; until then the kubelet lists its devices as unhealthy.
+    eventually(lambda: node.amount(contract.RESOURCE_PERCENT, "capacity") == 0)
 
     node.label("default")
     eventually(lambda: node.amount(contract.RESOURCE_PERCENT) == 400)
     node.share("quarter", "0.25")
     assert len(node.seen("quarter")) == 1
-    eventually(lambda: node.amount(GPU, "capacity") == 0)
+    eventually(lambda: node.amount(GPU) == 0)
     eventually(lambda: node.condition("ConfigPending") == ("False", "every GPU is as configured"))
     node.end("quarter")
 
@@ -210,6 +210,9 @@ def test_devices_are_injected_in_every_configured_way(node: Node, strategy: str)
     assert {f"GPU-{uuid}" for uuid in seen} <= set(node.uuids)
     expected = {"mounts": "/var/run/nvidia-container-devices", "cdi": "void"}
     assert node.environment(strategy)["NVIDIA_VISIBLE_DEVICES"] == expected[strategy]
+    # Unless the agent sees that the pod has GPUs, they count as in use for half a minute after they were given.
+    node.label("default")
+    eventually(lambda: f"pod {node.namespace}/{strategy}" in node.condition("ConfigPending")[1])
     node.end(strategy)
 
 

@@ -12,7 +12,7 @@ import pytest
 from gpushare import codec, contract
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
-from lab import access, gpushare, image, lab_layout
+from lab import access, image, lab_layout
 from tests.deviceplugin import simulated
 
 pytestmark = pytest.mark.lab
@@ -85,11 +85,9 @@ def eventually(condition: Callable[[], bool], seconds: float = 180.0) -> None:
 
 
 @pytest.fixture
-def user(lab: access.Access) -> Iterator[User]:
-    where = lab_layout.load(lab.kubeconfig.parents[1])
-    gpushare.install(where, lab)
+def user(installed: lab_layout.Layout, lab: access.Access) -> Iterator[User]:
     with lab.namespace("resize") as namespace:
-        yield User(lab, where, namespace)
+        yield User(lab, installed, namespace)
 
 
 def test_a_running_pod_grows_and_shrinks_and_another_uses_the_freed_part(user: User) -> None:

@@ -1,4 +1,4 @@
-"""gpushare in the lab, installed once for all end-to-end tests, and a user with a namespace for each test."""
+"""A user with a namespace for each test, in the lab with gpushare."""
 
 from __future__ import annotations
 
@@ -6,16 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from lab import access, gpushare, lab_layout
+from lab import access, lab_layout
 from tests.e2e.observation import Observer, Reviews
-
-
-@pytest.fixture(scope="session")
-def installed(lab: access.Access) -> lab_layout.Layout:
-    """The lab with gpushare running in it."""
-    where = lab_layout.load(lab.kubeconfig.parents[1])
-    gpushare.install(where, lab)
-    return where
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from tests.fuzz import native, running, table
 
 pytestmark = pytest.mark.slow
 
-SECONDS = float(os.environ.get("GPUSHARE_FUZZ_SECONDS", "2"))
+SECONDS = float(os.environ.get("GPUSHARE_FUZZ_SECONDS", "1"))
 # In continuous integration inputs are the same on every run, as in hypothesis: an unrelated find must not block a
 # change.
 SAME = 300 if os.environ.get("CI") else 0

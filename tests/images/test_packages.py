@@ -56,6 +56,7 @@ def test_an_unreachable_mirror_is_not_a_removed_version(tmp_path: Path, monkeypa
     monkeypatch.setenv("GPUSHARE_CACHE", str(tmp_path / "cache"))
     with chosen.held():
         shutil.copytree(lists, tmp_path / "cache" / "images" / "apt" / "lists")
+    monkeypatch.setattr(apt, "CONFIGURATION", f'{apt.CONFIGURATION}Acquire::Retries "0";\n')
     # A proxy on a reserved port, where nothing listens.
     for scheme in ("http", "https"):
         monkeypatch.setenv(f"{scheme}_proxy", "http://127.0.0.1:1")

@@ -1,18 +1,13 @@
-"""A node of the lab runs pods, survives killed daemons, and leaves nothing behind."""
+"""A node of the lab runs pods, which reach each other, the API server and their GPUs."""
 
 from __future__ import annotations
 
 import json
-import os
-import signal
-import tempfile
-import time
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Sequence
 
 import pytest
 
-from lab import access, cluster, daemon_process, image, lab_errors, lab_layout, network, node_cgroup
+from lab import access, cluster, image, lab_errors
 
 pytestmark = pytest.mark.lab
 
@@ -31,15 +26,6 @@ def pod(
             "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
         }
     )
-
-
-def eventually(what: Callable[[], bool], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while not what():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.05)
-    return True
 
 
 def test_pod_runs_logs_answers_and_ends(lab: access.Access) -> None:
@@ -109,77 +95,6 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
             file.unlink()
 
 
-def test_killed_daemons_recover_and_nothing_is_left_at_the_end() -> None:
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
-        directory = Path(scratch) / "lab"
-        try:
-            administrator = cluster.up(directory, owner=os.getpid())
-            made = lab_layout.load(directory)
-            administrator.kubectl("create", "--filename=-", input=pod("survivor", "sleep infinity"))
-            administrator.kubectl("wait", READY, "pod/survivor", "--timeout=90s")
-            started = administrator.kubectl("get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}")
-
-            for name in (
-                "lab-node-0.kubelet",
-                "lab-node-0.containerd",
-                "lab-node-0.namespace",
-                "kube-scheduler",
-                "etcd",
-            ):
-                kill(name, made)
-            assert cluster.up(directory) == administrator
-            administrator.kubectl("create", "--filename=-", input=pod("later"))
-            administrator.kubectl("wait", READY, "pod/later", "--timeout=90s")
-            assert administrator.kubectl("exec", "survivor", "--", "hostname") == "survivor\n"
-            assert started == administrator.kubectl(
-                "get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}"
-            )
-
-            # The worst case: no daemon is left to clean up after the others, and the pods still run.
-            for name in ("lab-node-0.kubelet", "lab-node-0.containerd", "kube-apiserver"):
-                kill(name, made)
-        finally:
-            cluster.down(directory)
-        assert not directory.exists()
-        assert remains(made) == []
-
-
-def kill(name: str, lab: lab_layout.Layout) -> None:
-    pid = daemon_process.pid_of(name, lab.processes)
-    assert pid is not None, name
-    os.kill(pid, signal.SIGKILL)
-    assert eventually(lambda: daemon_process.pid_of(name, lab.processes) is None, 5.0)
-
-
-def remains(lab: lab_layout.Layout) -> list[str]:
-    """Look for anything left of a lab: processes, sockets, mounts, network devices, cgroups."""
-    remnants = []
-    for directory in Path("/proc").iterdir():
-        if directory.name.isdecimal() and daemon_process.start_time(int(directory.name)) is not None:
-            remnants += [
-                f"process {directory.name}" for _ in [0] if str(lab.directory).encode() in command_line(directory)
-            ]
-    remnants += [line for line in Path("/proc/net/unix").read_text().splitlines() if str(lab.directory) in line]
-    remnants += [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(lab.directory) in line]
-    # Without glob, which fails if another process's cgroup disappears during the search.
-    folders = [(top, names) for root in node_cgroup.hierarchies() for top, names, _ in os.walk(root)]
-    remnants += [f"{top}/{lab.cgroup}" for top, names in folders if lab.cgroup in names]
-    remnants += [f"network device {lab.bridge}" for _ in [0] if network.exists(lab.bridge)]
-    remnants += [
-        f"address {line}"
-        for line in Path("/proc/net/fib_trie").read_text().splitlines()
-        if f"{lab.pod_network}." in line
-    ]
-    return remnants
-
-
-def command_line(directory: Path) -> bytes:
-    try:
-        return (directory / "cmdline").read_bytes()
-    except (FileNotFoundError, ProcessLookupError):
-        return b""
-
-
 def test_other_number_of_nodes_is_an_error_with_a_remedy(lab: access.Access) -> None:
     if lab.lab is None:
         pytest.skip("one's own cluster has the nodes it has")
@@ -187,14 +102,3 @@ def test_other_number_of_nodes_is_an_error_with_a_remedy(lab: access.Access) -> 
         lab_errors.LabError, match=r"has 1 node\(s\) and keeps them: start another by `python -m lab up"
     ):
         cluster.up(lab.lab.directory, node_count=2)
-
-
-def test_without_a_number_a_lab_keeps_its_nodes() -> None:
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
-        directory = Path(scratch) / "lab"
-        try:
-            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
-            assert cluster.up(directory) == administrator
-            assert lab_layout.load(directory).nodes == ()
-        finally:
-            cluster.down(directory)

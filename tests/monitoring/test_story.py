@@ -97,16 +97,14 @@ class Night:
 
 
 @pytest.fixture
-def night(lab: access.Access, tmp_path: Path) -> Iterator[Night]:
-    where = lab_layout.load(lab.kubeconfig.parents[1])
-    gpushare.install(where, lab)
+def night(installed: lab_layout.Layout, lab: access.Access, tmp_path: Path) -> Iterator[Night]:
     text = at_once(rules.FILE.read_text())
     with (
         prometheus.running(tmp_path / "prometheus", scrapes(lab), rules=text) as seen,
         lab.namespace("team") as team,
         lab.namespace("other") as other,
     ):
-        made = Night(lab, where, seen, team, other)
+        made = Night(lab, installed, seen, team, other)
         try:
             yield made
         finally:

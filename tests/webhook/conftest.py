@@ -85,6 +85,12 @@ class Cluster:
         # Remove it here, because there is no node controller.
         self.administrator.patch(f"{NODES}/{name}", {"spec": {"taints": None}})
 
+    def kill(self, placing: replica.Replica) -> None:
+        """Kill the replica that places, and release its Lease: the next one need not wait until that runs out."""
+        placing.kill()
+        released = {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}}
+        self.administrator.patch(f"{LEASES}/{contract.PLACER_LEASE}", released)
+
     def describe(self, node: str, amounts: Mapping[str, str]) -> None:
         """Write a Node's status, as its kubelet would."""
         status = {"status": {"allocatable": amounts, "capacity": amounts}}

@@ -32,7 +32,7 @@ from webhook.store.api_store import ApiStore
 pytestmark = [pytest.mark.apiserver, pytest.mark.timeout(600)]
 
 NODES = 20
-PODS = 100
+PODS = 60
 RELATED = 60
 SECONDS = 30.0  # for one decision of the scheduler, on a machine that is busy with something else
 # A new one each time, but for continuous integration; to repeat a failure, set the variable to the seed in its message.

@@ -101,7 +101,7 @@ def test_placer_killed_within_a_gang_leaves_no_partial_gang(cluster: Cluster, mo
         nodes = [cluster.node("node-a"), cluster.node("node-b")] if moment == "reserved" else []
         if any(node.allocations for node in nodes) or (moment == "opened" and len(gated(cluster)) < size):
             break
-    first.kill()
+    cluster.kill(first)
     until(lambda: second.metric("gpushare_placer_leads") == 1, second.explain, seconds=60)
     until(lambda: not gated(cluster), cluster.explain)
     until(lambda: _settled_everywhere(cluster), cluster.explain)

@@ -123,13 +123,13 @@ def test_memory_shrinks_in_two_steps_also_when_the_placer_dies_between_them(clus
     ask(cluster, "one", memory="10Gi")
     until(lambda: held(cluster, "one") == (50, 40, 10), cluster.explain)
     until(lambda: "the agent on node-a does not enforce 10Gi yet" in reason(cluster, "one"), cluster.explain)
-    first.kill()
+    cluster.kill(first)
     cluster.front.ports.remove(first.port)
     say(cluster, "one", gib=40, used=15.5)
     second = cluster.start()
     until(lambda: "it uses 15.5Gi, more than the requested 10Gi" in reason(cluster, "one"), cluster.explain, seconds=60)
     assert held(cluster, "one") == (50, 40, 10)
-    second.kill()
+    cluster.kill(second)
     cluster.front.ports.remove(second.port)
     say(cluster, "one", gib=10, used=9)
     cluster.start()
@@ -186,7 +186,7 @@ def test_lost_ledger_is_restored_with_held_and_not_requested_amounts(cluster: Cl
         until(lambda name=name: contract.HELD in annotations(cluster, name), cluster.explain)  # type: ignore[misc]
     before = {name: held(cluster, name)[:2] for name in ("one", "two")}
     # No process is left that remembers it.
-    first.kill()
+    cluster.kill(first)
     cluster.front.ports.remove(first.port)
     cluster.kubectl("delete", "gpunode", "node-a")
     cluster.remake(builders.node())
