@@ -1,4 +1,4 @@
-"""MPS clients run concurrently; other processes take turns with all of them."""
+"""Clients of MPS."""
 
 from __future__ import annotations
 
@@ -29,3 +29,46 @@ def runs_a_kernel(name: str) -> None:
     elapsed = ctypes.c_float()
     c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
     print(elapsed.value, flush=True)
+
+
+def obeys(device: int) -> None:
+    """Create a context, and then do what each line of input says; answer with the number of CUDA's error, or a value."""
+    library = ctypes.CDLL("libcuda.so.1")
+    context = ctypes.c_void_p()
+    results = [library.cuInit(0)]
+    if results == [0]:
+        results.append(library.cuCtxCreate_v2(ctypes.byref(context), 0, device))
+    print(*results, flush=True)
+    if any(results):
+        return
+    c = Cuda(device=None)
+    for line in sys.stdin:
+        print(_do(c, device, *line.split()), flush=True)
+
+
+def _do(c: Cuda, device: int, verb: str, word: str = "") -> int:
+    value = ctypes.c_int()
+    match verb:
+        case "launch":
+            module, function = ctypes.c_void_p(), ctypes.c_void_p()
+            if (result := c.call("cuModuleLoadData", ctypes.byref(module), b"image")) != 0:
+                return result
+            c.check("cuModuleGetFunction", ctypes.byref(function), module, word.encode())
+            return c.call("cuLaunchKernel", function, 1, 1, 1, 1, 1, 1, 0, None, None, None)
+        case "wait":
+            return c.call("cuCtxSynchronize")
+        case "query":
+            return c.call("cuStreamQuery", None)
+        case "allocate":
+            return c.allocate(int(word) << 30)[0]
+        case "used":
+            free_bytes, total_bytes = c.info()
+            return (total_bytes - free_bytes) >> 30
+        case "context":
+            return c.call("cuCtxCreate_v2", ctypes.byref(ctypes.c_void_p()), 0, device)
+        case "contexts":
+            return sum(_do(c, device, "context") == 0 for _ in range(int(word)))
+        case "attribute":
+            c.check("cuDeviceGetAttribute", ctypes.byref(value), int(word), device)
+            return value.value
+    raise SystemExit(f"unknown: {verb}")
