@@ -69,8 +69,17 @@ def node() -> Iterator[Path]:
         gpus = Path(directory) / "gpus"
         subprocess.run([BUILT / "simgpu", "create", SAMPLE, gpus], check=True)
         (Path(directory) / "pipe").mkdir()
-        (Path(directory) / "pipe" / "control").touch()
-        yield Path(directory)
+        mps = {
+            "SIMGPU_DIR": str(gpus),
+            "CUDA_MPS_PIPE_DIRECTORY": f"{directory}/pipe",
+            "CUDA_MPS_LOG_DIRECTORY": directory,
+        }
+        control = BUILT / "nvidia-cuda-mps-control"
+        subprocess.run([control, "-d"], env=mps, check=True)
+        try:
+            yield Path(directory)
+        finally:
+            subprocess.run([control], env=mps, input="quit\n", text=True, check=True)
 
 
 def rates(

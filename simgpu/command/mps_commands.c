@@ -3,6 +3,7 @@
 #define _GNU_SOURCE
 #include "command/mps_commands.h"
 
+#include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -66,7 +67,8 @@ static void set_pinned(const call_t *call, mps_limits_t *limits, unsigned word) 
     if (device < 0 && mps_gpu_count() == 0 && ordinal >= 0 && ordinal < (int)IMAGE_MAX_GPUS)
         device = ordinal; /* the daemon sees its GPUs later */
     if (device < 0 || sscanf(call->words[word + 1], "%llu%c", &number, &unit) != 2 || (unit != 'M' && unit != 'G'))
-        fprintf(call->answer, "Invalid limit %s for device %s: must be a number with G or M, for a device of the server\n",
+        fprintf(call->answer,
+                "Invalid limit %s for device %s: must be a number with G or M, for a device of the server\n",
                 call->words[word + 1], call->words[word]);
     else
         limits->pinned_bytes[device] = unit == 'G' ? number << 30 : number << 20;
@@ -144,7 +146,7 @@ static void print_command(FILE *answer, unsigned pid) {
     if (file != NULL)
         fclose(file);
     for (size_t i = 0; i + 1 < length; i++)
-        text[i] = text[i] == '\0' ? ' ' : text[i];
+        text[i] = iscntrl((unsigned char)text[i]) ? ' ' : text[i];
     fprintf(answer, "%s\n", text);
 }
 

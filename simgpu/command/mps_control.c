@@ -20,7 +20,7 @@
 #define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
 #define PID_FILE "nvidia-cuda-mps-control.pid"
 #define USAGE                                                                                                          \
-    "usage: nvidia-cuda-mps-control [-d | -f] [-m] [-S]; without an option, it reads commands from stdin\n"             \
+    "usage: nvidia-cuda-mps-control [-d | -f] [-m] [-S]; without an option, it reads commands from stdin\n"            \
     "  -d, -f  run the daemon in the background, in the foreground\n"                                                  \
     "  -m, -multiuser-server  one server for the clients of all users, from Volta on\n"                                \
     "  -S, --static-partitioning  clients run in static SM partitions"

@@ -118,8 +118,7 @@ void mps_partition_list(FILE *answer) {
     fprintf(answer, "%-52s %-6s %-6s %-5s %-5s\n", "", "chunks", "chunks", "SM", "SM");
     for (unsigned device = 0; device < mps_gpu_count(); device++) {
         const gpu_t *gpu = mps_gpu(device);
-        unsigned size = chunk_multiprocessors(gpu), used = used_chunks((int)device),
-                 all = gpu->image->multiprocessors;
+        unsigned size = chunk_multiprocessors(gpu), used = used_chunks((int)device), all = gpu->image->multiprocessors;
         fprintf(answer, "%-14.*s %-37s %-6u %-6u %-5u %-5u -\n", SHORT_UUID, gpu->image->uuid, "-", all / size - used,
                 used, all - used * size, used * size);
         for (unsigned i = 0; i < PARTITIONS; i++) {

@@ -193,8 +193,7 @@ bool mps_server_has_fault(unsigned partition) {
 size_t mps_server_clients(unsigned device, slot_holder_t *holders) {
     size_t count = slots_holders(served[device], holders, IMAGE_SLOTS), kept = 0;
     for (size_t i = 0; i < count; i++) {
-        if (server.pid != 0 && holders[i].pid != 0 && holders[i].mps != 0 &&
-            holders[i].mps == server.entries[device])
+        if (server.pid != 0 && holders[i].pid != 0 && holders[i].mps != 0 && holders[i].mps == server.entries[device])
             holders[kept++] = holders[i];
     }
     return kept;

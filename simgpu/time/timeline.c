@@ -7,6 +7,7 @@
 #define CHECK_NS 1000000ull /* how often processes with queued work are checked for life */
 #define POLL_NS 250000ull   /* how often to poll when the time cannot be predicted */
 #define MIN_SLEEP_NS 1000u
+#define CLIENT_POLL_NS 5000000ull /* an MPS client may be ended from outside at any time */
 
 static image_queue_t *own_queue(const gpu_t *gpu) {
     return image_queue(gpu->image, (unsigned)gpu->slot);
@@ -70,7 +71,10 @@ static void claim_queue(gpu_t *gpu) {
 static uint64_t next_poll_ns(gpu_t *gpu, image_schedule_t *schedule, uint64_t mark) {
     uint64_t poll_ns = clock_now_ns() + POLL_NS;
     uint64_t when_ns = schedule_next_poll_ns(gpu->image, gpu->instance, schedule, (unsigned)gpu->slot, mark);
-    return when_ns < UINT64_MAX ? when_ns : poll_ns;
+    if (when_ns == UINT64_MAX)
+        return poll_ns;
+    uint64_t client_ns = clock_now_ns() + CLIENT_POLL_NS;
+    return gpu->mps != 0 && client_ns < when_ns ? client_ns : when_ns;
 }
 
 static void sleep_from_now(uint64_t until_ns) {

@@ -19,7 +19,7 @@ typedef struct {
     uint64_t duration_ns;
     unsigned percent;
     bool held;
-    bool faults; /* it ends with a fault, which ends an MPS client and those that share its fate: see schedule.h */
+    bool faults;    /* it ends with a fault, which ends an MPS client and those that share its fate: see schedule.h */
     uint64_t after; /* a mark on the same GPU, of this process, that must be reached first; 0: none */
     unsigned context;
     order_t order;

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.programs import command
 from tests.simgpu import mps_node
 from tests.simgpu.conftest import Node, finishing
 from tests.simgpu.mps_node import CONTROL, GPU_0, NEW_DRIVER, Client, Daemon, client
+from tests.simgpu.programs import mps as programs
+from tests.simgpu.test_rendezvous import says
 
 pytestmark = pytest.mark.slow
 
@@ -28,14 +31,6 @@ def mps(node: Node, tmp_path: Path) -> Iterator[Daemon]:
 
 def uuid(node: Node, index: int) -> str:
     return node.nvml(f"print(nvml.nvmlDeviceGetUUID(gpu({index})))")
-
-
-def fails_within(client: Client, line: str, seconds: float = 20) -> int:
-    """Repeat a line until it fails."""
-    end = time.monotonic() + seconds
-    while (result := client.does(line)) == 0:
-        assert time.monotonic() < end
-    return result
 
 
 def test_lists_name_server_clients_and_devices(node: Node, mps: Daemon) -> None:
@@ -84,7 +79,7 @@ def test_terminated_client_loses_work_and_memory_but_lives(node: Node, mps: Daem
         one.send("wait")
         assert mps.tell(f"terminate_client {mps.server()} {one.process.pid}") == "0\n"
         assert two.does("used") == 0
-        assert [int(line) for line in (one.process.stdout or "").readline().split()] == [CLIENT_TERMINATED]  # type: ignore[union-attr]
+        assert int(says(one.process)) == CLIENT_TERMINATED
         assert one.does("allocate 1") == CLIENT_TERMINATED
         assert one.does("context") == CLIENT_TERMINATED
         one.process.kill()
@@ -112,29 +107,26 @@ def test_server_takes_a_maximum_of_contexts(tmp_path: Path, replaced: dict[str, 
         assert two.does("context") == 0
 
 
-def test_server_belongs_to_one_user_unless_it_is_multi_user(node: Node, tmp_path: Path) -> None:
-    if os.geteuid() != 0:
-        pytest.fail("only root can run processes of two users: run the tests as root")
-    tmp_path.chmod(0o755)
-    for parent in tmp_path.parents[:2]:
-        parent.chmod(0o755)
-    other = ["setpriv", "--reuid=1234", "--clear-groups"]
-    with mps_node.daemon(node, tmp_path) as mps:
-        with client(node, mps.environment) as one:
-            assert one.first == "0 0"
-            server = mps.server()
-            with finishing(node.start([*other, *one.process.args], mps.environment)) as waiting:  # type: ignore[misc]
-                assert one.does("used") == 0
-                assert waiting.poll() is None
-                assert mps.server() == server
-                one.process.kill()
-                one.process.wait()
-                assert Client(waiting).first == "0 0"
-                assert mps.server() != server
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to run processes of two users")
+def test_server_belongs_to_one_user_unless_it_is_multi_user(node: Node) -> None:
+    place = node.directory.parent
+    place.chmod(0o755)
+    other = ["setpriv", "--reuid=1234", "--clear-groups", *command(programs.obeys, 0)]
+    with mps_node.daemon(node, place / "single") as mps, client(node, mps.environment) as one:
+        assert one.first == "0 0"
+        server = mps.server()
+        with finishing(node.start(other, mps.environment)) as waiting:
+            assert one.does("used") == 0
+            assert waiting.poll() is None
+            assert mps.server() == server
+            one.process.kill()
+            one.process.wait()
+            assert Client(waiting).first == "0 0"
+            assert mps.server() != server
     with (
-        mps_node.daemon(node, tmp_path / "multi", "-m") as mps,
+        mps_node.daemon(node, place / "multi", "-m") as mps,
         client(node, mps.environment) as one,
-        finishing(node.start([*other, *one.process.args], mps.environment)) as process,  # type: ignore[misc]
+        finishing(node.start(other, mps.environment)) as process,
     ):
         assert Client(process).first == "0 0"
         assert mps.clients() == {one.process.pid, process.pid}
@@ -155,8 +147,7 @@ def test_clients_end_with_their_server(node: Node, mps: Daemon, how: str) -> Non
                 os.kill(server, signal.SIGKILL)
             case "kill the daemon":
                 os.kill(int((pipe / "nvidia-cuda-mps-control.pid").read_text()), signal.SIGKILL)
-        assert one.process.stdout is not None
-        assert int(one.process.stdout.readline()) == RPC_FAILURE
+        assert int(says(one.process)) == RPC_FAILURE
         assert one.does("allocate 1") == RPC_FAILURE
 
 

@@ -30,10 +30,10 @@ static struct {
     int connection;
     uint64_t server;
     double percent;
-    bool is_static;                 /* the daemon runs with static partitioning */
+    bool is_static;                    /* the daemon runs with static partitioning */
     unsigned partition, partition_sms; /* 0: none */
-    char devices[4096];             /* UUIDs, with commas */
-    char limits[4096];              /* UUID=bytes, with commas */
+    char devices[4096];                /* UUIDs, with commas */
+    char limits[4096];                 /* UUID=bytes, with commas */
 } own = {.connection = -1, .percent = WHOLE};
 
 /* The path goes through the directory's descriptor, because the directory's own path may be too long for a socket
@@ -157,7 +157,8 @@ static uint64_t limit_bytes(const gpu_t *gpu, CUdevice device, int devices) {
     const char *server = find_value(own.limits, gpu->image->uuid), *client = find_value(list, ordinal);
     if (names_unseen(list, devices))
         return 0;
-    uint64_t server_bytes = server != NULL ? parse_size(server) : 0, own_bytes = client != NULL ? parse_size(client) : 0;
+    uint64_t server_bytes = server != NULL ? parse_size(server) : 0,
+             own_bytes = client != NULL ? parse_size(client) : 0;
     return own_bytes != 0 && (server_bytes == 0 || own_bytes < server_bytes) ? own_bytes : server_bytes;
 }
 

@@ -51,8 +51,7 @@ CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, cons
     }
     if (kernel->group_size > 1)
         return launch_in_group(context, stream, per_thread, kernel);
-    const gpu_work_t work = {
-        .duration_ns = kernel->duration_ns, .percent = kernel->percent, .faults = kernel->faults};
+    const gpu_work_t work = {.duration_ns = kernel->duration_ns, .percent = kernel->percent, .faults = kernel->faults};
     (void)stream_queue(context, stream, per_thread, work);
     return CUDA_SUCCESS;
 }
