@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import sys
+from pathlib import Path
 
 from tests.interposer.cuda_client import Cuda
 
@@ -29,6 +31,29 @@ def runs_a_kernel(name: str) -> None:
     elapsed = ctypes.c_float()
     c.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
     print(elapsed.value, flush=True)
+
+
+def runs_steps(name: str, steps: int, excluded: int, start: str) -> None:
+    """Run equal kernels, one after another, and print how many milliseconds each took on average.
+
+    All are queued before the first word of the file `start` becomes 1, and the first and last `excluded` ones do not
+    count, so a late process changes nothing.
+    """
+    c = Cuda()
+    kernel, events = c.kernel(name), [c.made("cuEventCreate", 0) for _ in range(steps + 1)]
+    with Path(start).open("r+b") as file:
+        shared = ctypes.c_uint32.from_buffer(mmap.mmap(file.fileno(), mmap.PAGESIZE))
+    word = ctypes.addressof(shared)
+    c.check("cuMemHostRegister_v2", word, mmap.PAGESIZE, 0)
+    c.check("cuStreamWaitValue32_v2", None, word, 1, 1)
+    for event in events:
+        c.check("cuEventRecord", event, None)
+        c.launch(kernel)
+    print("ready", flush=True)
+    c.check("cuCtxSynchronize")
+    elapsed = ctypes.c_float()
+    c.check("cuEventElapsedTime", ctypes.byref(elapsed), events[excluded], events[-1 - excluded])
+    print(elapsed.value / (steps - 2 * excluded), flush=True)
 
 
 def obeys(device: int) -> None:
