@@ -8,13 +8,14 @@ takes STEP_MS without requests and REQUEST_PART of that more for each. simgpu/RE
 the reasons for these figures. They and SWITCH were fitted to all figures of the table, STEP_MS to the time between
 tokens of one model alone, so the errors show how well so few parameters describe the GPU, not how well they predict.
 
-Prints tables, then one JSON object a line per figure. Run: `python bench/simulated_time.py [--seconds N] [--results
+Prints tables, then one JSON object a line per figure. Run: `python -m bench.simulated_time [--seconds N] [--results
 DIRECTORY]`; with a second a case it takes half a minute.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import contextlib
 import datetime
 import json
@@ -26,6 +27,9 @@ import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from bench.launches import node as shares
+from tests.deviceplugin import arbiter_node
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILT = ROOT / "build" / "simgpu"
@@ -113,7 +117,8 @@ def rates(
             assert process.stdin is not None
             process.stdin.write(f"{seconds}\n")
             process.stdin.flush()
-        return [float(process.stdout.readline()) for process in processes if process.stdout is not None]
+        # Wait until they have exited: killed MPS clients with outstanding work would wedge their server.
+        return [float(process.communicate()[0]) for process in processes]
 
 
 def create(directory: Path) -> Path:
@@ -177,6 +182,38 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
     return lines, figures
 
 
+def leases(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
+    """Measure the same pairs as shares of 50 % each, with gpushare's library and arbiter. Nobody has published that."""
+    percents = asyncio.run(_leased(directory, seconds))
+    lines = ["", "| requests | leases: simulated |", "|---|---|"]
+    lines += [f"| {requests} | {percent:.1f} |" for requests, percent in zip(REQUESTS, percents, strict=True)]
+    figures = [
+        Figure(f"leases.{requests}", percent, "%", "published time slices", sliced)
+        for requests, percent, sliced in zip(REQUESTS, percents, SLICED, strict=True)
+    ]
+    return lines, figures
+
+
+async def _leased(directory: Path, seconds: float) -> list[float]:
+    percents = []
+    shares.build()
+    async with arbiter_node.opened(directory) as arbiter:
+        shared = shares.Node(arbiter, directory / "gpus")
+        for requests in REQUESTS:
+            command = [sys.executable, "-m", PROGRAM, "0", kernel(requests / 2), "4", str(MANY)]
+            pair = [shared.box.start(command, shared.give(50, 100)) for _ in range(2)]
+            try:
+                for process in pair:
+                    await asyncio.to_thread(shares.until_ready, process)
+                asked = [asyncio.to_thread(process.communicate, f"{seconds}\n") for process in pair]
+                done = [float(output) for output, _ in await asyncio.gather(*asked)]
+            finally:
+                for process in pair:
+                    process.kill()
+            percents.append(100 * sum(done) / 2 * step_ns(requests) / 1e9)
+    return percents
+
+
 def meetings(directory: Path) -> tuple[list[str], list[Figure]]:
     """Measure the delay until the kernels of two processes on two GPUs have met."""
     lost_us = [1e6 / rate - 1000 for rate in rates(directory, "meet2_bench_1000us", [{}, {}], 60, most=500)]
@@ -192,15 +229,15 @@ def main() -> None:
     arguments = parser.parse_args()
     with node() as directory:
         lines, figures = pairs(directory, arguments.seconds)
-        more, met = meetings(directory)
-    lines, figures = lines + more, figures + met
+        for more, found in (leases(directory, arguments.seconds), meetings(directory)):
+            lines, figures = lines + more, figures + found
     print("\n".join(lines), end="\n\n")
     for figure in figures:
         print(figure.line())
     if arguments.results:
         day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
-        command = f"`python bench/simulated_time.py --seconds {arguments.seconds:g}`"
+        command = f"`python -m bench.simulated_time --seconds {arguments.seconds:g}`"
         head = [f"# The simulated GPU's time, {day}", "", f"{command}: {machine}."]
         text = (__doc__ or "").split("\n\n")[1:3]
         page = [*head, "", *"\n\n".join(text).splitlines(), "", *lines, ""]

@@ -43,7 +43,9 @@ def test_pair_is_as_fast_as_published(tmp_path: Path, way: str, published: Seque
     with mps_node.daemon(node, tmp_path / "mps") as mps:
         half = {**mps.environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
         for requests, figure in zip(simulated_time.REQUESTS, published, strict=True):
-            own_ms = step_ms(node, simulated_time.kernel(requests / 2), half if way == "MPS" else {}, tmp_path / "start")
+            own_ms = step_ms(
+                node, simulated_time.kernel(requests / 2), half if way == "MPS" else {}, tmp_path / "start"
+            )
             percent = 100 * simulated_time.step_ns(requests) / 1e6 / own_ms
             table.append((requests, figure, round(percent, 1)))
     print(f"{way}: requests, published, simulated: {table}")
