@@ -8,7 +8,7 @@ takes STEP_MS without requests and REQUEST_PART of that more for each. simgpu/RE
 the reasons for these figures. They and SWITCH were fitted to all figures of the table, STEP_MS to the time between
 tokens of one model alone, so the errors show how well so few parameters describe the GPU, not how well they predict.
 
-Prints tables, then one JSON object a line per figure. Run: `python -m bench.simulated_time [--seconds N] [--results
+Prints tables, then one JSON object a line per figure. Run: `python bench/simulated_time.py [--seconds N] [--results
 DIRECTORY]`; with a second a case it takes half a minute.
 """
 
@@ -28,23 +28,15 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from bench.launches import node as shares
+from launches import node as shares
+from programs import decoding
+from programs.decoding import BUILT, REQUESTS, ROOT, SLICED, kernel, step_ns
+
 from tests.deviceplugin import arbiter_node
 
-ROOT = Path(__file__).resolve().parents[1]
-BUILT = ROOT / "build" / "simgpu"
-SAMPLE = ROOT / "simgpu" / "samples" / "two-models.ini"
 PROGRAM = "bench.programs.model"
 
-STEP_MS = 5.85
-REQUEST_PART = 0.11
-KERNEL_PERCENT = 92
-SWITCH = "400us"
-
 MANY = 1_000_000
-REQUESTS = (2, 4, 8, 16, 32)
-SLICED = (44.5, 45.0, 51.2, 61.6, 72.8)
-MPS = (63.5, 60.4, 68.0, 77.8, 87.9)
 TOKEN_MS_AT_8 = {"alone": 11.0, "time slices": 21.1, "MPS, 50 % each": 15.4}
 
 
@@ -70,7 +62,7 @@ def node() -> Iterator[Path]:
     """Yield a directory with GPUs and an MPS pipe directory."""
     subprocess.run(["make", "-s", "-C", ROOT / "simgpu"], check=True)
     with tempfile.TemporaryDirectory() as directory:
-        gpus = create(Path(directory))
+        gpus = decoding.create(Path(directory))
         (Path(directory) / "pipe").mkdir()
         mps = {
             "SIMGPU_DIR": str(gpus),
@@ -121,30 +113,12 @@ def rates(
         return [float(process.communicate()[0]) for process in processes]
 
 
-def create(directory: Path) -> Path:
-    """Create GPUs whose processes take turns as the published ones."""
-    description = directory / "node.ini"
-    description.write_text(SAMPLE.read_text().replace("[gpu 2]", f"context-switch = {SWITCH}\n[gpu 2]"))
-    subprocess.run([BUILT / "simgpu", "create", description, directory / "gpus"], check=True)
-    return directory / "gpus"
-
-
-def step_ns(requests: float) -> int:
-    """Return the length of a step when a model runs alone."""
-    return round(STEP_MS * (1 + REQUEST_PART * requests) * 1e6)
-
-
-def kernel(requests: float) -> str:
-    """Return the name of the kernel that a model runs in each step."""
-    return f"k_{KERNEL_PERCENT}pct_{step_ns(requests)}ns"
-
-
 def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
     """Measure two models that share the requests of one."""
     half = {"CUDA_MPS_PIPE_DIRECTORY": str(directory / "pipe"), "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
     ways: Mapping[str, tuple[Mapping[str, str], Sequence[float]]] = {
         "time slices": ({}, SLICED),
-        "MPS, 50 % each": (half, MPS),
+        "MPS, 50 % each": (half, decoding.MPS),
     }
     lines, figures = ["| requests | " + " | ".join(f"{way}: published | simulated | error" for way in ways) + " |"], []
     lines.append("|---|" + "---|---|---|" * len(ways))
@@ -237,7 +211,7 @@ def main() -> None:
     if arguments.results:
         day = datetime.datetime.now(tz=datetime.UTC).date().isoformat()
         machine = f"{os.cpu_count()} cores ({platform.machine()}), Python {platform.python_version()}"
-        command = f"`python -m bench.simulated_time --seconds {arguments.seconds:g}`"
+        command = f"`python bench/simulated_time.py --seconds {arguments.seconds:g}`"
         head = [f"# The simulated GPU's time, {day}", "", f"{command}: {machine}."]
         text = (__doc__ or "").split("\n\n")[1:3]
         page = [*head, "", *"\n\n".join(text).splitlines(), "", *lines, ""]

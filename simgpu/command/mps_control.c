@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -22,7 +23,7 @@
 #define USAGE                                                                                                          \
     "usage: nvidia-cuda-mps-control [-d | -f] [-m] [-S]; without an option, it reads commands from stdin\n"            \
     "  -d, -f  run the daemon in the background, in the foreground\n"                                                  \
-    "  -m, -multiuser-server  one server for the clients of all users, from Volta on\n"                                \
+    "  -m, -M, -multiuser-server  one server for the clients of all users, from Volta on\n"                            \
     "  -S, --static-partitioning  clients run in static SM partitions"
 
 static int print_error(const char *sentence) {
@@ -124,7 +125,7 @@ int main(int count, char **arguments) {
         const char *word = arguments[i];
         if (strcmp(word, "-d") == 0 || strcmp(word, "-f") == 0)
             mode = word[1];
-        else if (strcmp(word, "-m") == 0 || strcmp(word, "-multiuser-server") == 0)
+        else if (strcasecmp(word, "-m") == 0 || strcmp(word, "-multiuser-server") == 0)
             mps_state.multi_user = true;
         else if (strcmp(word, "-S") == 0 || strcmp(word, "--static-partitioning") == 0)
             mps_state.is_static = true;

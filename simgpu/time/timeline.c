@@ -13,6 +13,17 @@ static image_queue_t *own_queue(const gpu_t *gpu) {
     return image_queue(gpu->image, (unsigned)gpu->slot);
 }
 
+/* A control daemon, which has no slot, ends the clients of its own server in another way. */
+static void end_clients_of_dead_servers(gpu_t *gpu) {
+    for (unsigned i = 0; gpu->slot >= 0 && i < gpu->image->slots_high; i++) {
+        const image_slot_t *slot = &gpu->image->slots[i];
+        if (slot->mps == 0 || slot->ended != 0 || servers_find(gpu, slot->server) == slot->mps)
+            continue;
+        servers_end_client(gpu->image, i, ENDED_WITH_SERVER);
+        channels_clear(image_queue(gpu->image, i));
+    }
+}
+
 static void clear_dead_queues(gpu_t *gpu, image_schedule_t *schedule, uint64_t now_ns) {
     if (now_ns < schedule->checked_ns + CHECK_NS)
         return;
@@ -26,8 +37,7 @@ static void clear_dead_queues(gpu_t *gpu, image_schedule_t *schedule, uint64_t n
             gpu->image->servers[queue->mps - 1].wedged = 1;
         channels_clear(queue);
     }
-    if (gpu->slot >= 0 && gpu->mps != 0 && servers_find(gpu, gpu->server) == 0)
-        servers_end_client(gpu->image, (unsigned)gpu->slot, ENDED_WITH_SERVER);
+    end_clients_of_dead_servers(gpu);
 }
 
 /* A client may be ended while it queues work. */

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import simulated_time
+from bench.programs import decoding
 from tests.programs import command
 from tests.simgpu import mps_node
 from tests.simgpu.conftest import Node, finishing
@@ -35,18 +35,15 @@ def step_ms(node: Node, kernel: str, environment: Mapping[str, str], start: Path
 
 
 @pytest.mark.parametrize(
-    ("way", "published"), [("time slices", simulated_time.SLICED), ("MPS", simulated_time.MPS)], ids=["slices", "mps"]
+    ("way", "published"), [("time slices", decoding.SLICED), ("MPS", decoding.MPS)], ids=["slices", "mps"]
 )
 def test_pair_is_as_fast_as_published(tmp_path: Path, way: str, published: Sequence[float]) -> None:
-    node = Node(simulated_time.create(tmp_path))
+    node = Node(decoding.create(tmp_path))
     table = []
     with mps_node.daemon(node, tmp_path / "mps") as mps:
         half = {**mps.environment, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "50"}
-        for requests, figure in zip(simulated_time.REQUESTS, published, strict=True):
-            own_ms = step_ms(
-                node, simulated_time.kernel(requests / 2), half if way == "MPS" else {}, tmp_path / "start"
-            )
-            percent = 100 * simulated_time.step_ns(requests) / 1e6 / own_ms
+        for requests, figure in zip(decoding.REQUESTS, published, strict=True):
+            own_ms = step_ms(node, decoding.kernel(requests / 2), half if way == "MPS" else {}, tmp_path / "start")
+            percent = 100 * decoding.step_ns(requests) / 1e6 / own_ms
             table.append((requests, figure, round(percent, 1)))
-    print(f"{way}: requests, published, simulated: {table}")
     assert all(abs(simulated - figure) < POINTS for _, figure, simulated in table), table
