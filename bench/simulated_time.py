@@ -157,7 +157,7 @@ def pairs(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
 
 
 def leases(directory: Path, seconds: float) -> tuple[list[str], list[Figure]]:
-    """Measure the same pairs as shares of 50 % each, with gpushare's library and arbiter. No published figures exist."""
+    """Measure the pairs as shares of 50 % each, with gpushare's library and arbiter. No published figures exist."""
     percents = asyncio.run(_leased(directory, seconds))
     lines = ["", "| requests | leases: simulated |", "|---|---|"]
     lines += [f"| {requests} | {percent:.1f} |" for requests, percent in zip(REQUESTS, percents, strict=True)]
