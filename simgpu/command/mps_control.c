@@ -1,28 +1,30 @@
-/* A small `nvidia-cuda-mps-control`: the daemon keeps limits, and a second run of the program sends it commands.
+/* `nvidia-cuda-mps-control`: with -d, or -f to stay in the foreground, the control daemon of MPS; without an argument,
+ * it reads commands from stdin, has the daemon run them, and writes the answers to stdout.
  *
- * The daemon (-d, or -f to stay in the foreground) writes its pid next to its control socket, as the real one does,
- * and its clients' limits to the file `limits`, which the simulated libcuda reads. Without an argument, the program
- * reads commands from stdin and writes answers to stdout. */
+ * The daemon's socket, its pid and its default limits are in the pipe directory. */
 #define _GNU_SOURCE
-#include <errno.h>
 #include <fcntl.h>
-#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
-#define DEVICES 64u
-#define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
-#define DEFAULT_LOG_DIRECTORY "/var/log/nvidia-mps"
-#define PID_FILE "nvidia-cuda-mps-control.pid"
+#include "command/mps_commands.h"
+#include "command/mps_daemon.h"
+#include "command/mps_partition.h"
+#include "command/mps_server.h"
 
-typedef struct {
-    double percent;
-    unsigned long long pinned_mib[DEVICES]; /* 0: no limit */
-} limits_t;
+#define DEFAULT_PIPE_DIRECTORY "/tmp/nvidia-mps"
+#define PID_FILE "nvidia-cuda-mps-control.pid"
+#define USAGE                                                                                                          \
+    "usage: nvidia-cuda-mps-control [-d | -f] [-m] [-S]; without an option, it reads commands from stdin\n"            \
+    "  -d, -f  run the daemon in the background, in the foreground\n"                                                  \
+    "  -m, -M, -multiuser-server  one server for the clients of all users, from Volta on\n"                            \
+    "  -S, --static-partitioning  clients run in static SM partitions"
 
 static int print_error(const char *sentence) {
     fprintf(stderr, "%s\n", sentence);
@@ -65,101 +67,43 @@ static int send_commands(void) {
                                                    : print_error("The MPS control daemon has closed the connection");
 }
 
-/* Replace the file atomically. */
-static void write_limits(const limits_t *limits) {
-    FILE *file = fopen("limits.new", "we");
-    if (file == NULL)
-        return;
-    fprintf(file, "default_active_thread_percentage %.1f\n", limits->percent);
-    for (unsigned i = 0; i < DEVICES; i++) {
-        if (limits->pinned_mib[i] > 0)
-            fprintf(file, "default_device_pinned_mem_limit %u %lluM\n", i, limits->pinned_mib[i]);
-    }
-    if (fclose(file) == 0)
-        (void)rename("limits.new", "limits");
-}
-
-/* Run a command. False: it was `quit`. */
-static bool run_command(char *line, limits_t *limits, FILE *answer) {
-    unsigned device;
-    unsigned long long size;
-    double percent;
-    char unit = '\0';
-    if (sscanf(line, "set_default_active_thread_percentage %lf", &percent) == 1 && percent > 0 && percent <= 100) {
-        limits->percent = percent;
-    } else if (strcmp(line, "get_default_active_thread_percentage") == 0) {
-        fprintf(answer, "%.1f\n", limits->percent);
-    } else if (sscanf(line, "set_default_device_pinned_mem_limit %u %llu%c", &device, &size, &unit) == 3 &&
-               device < DEVICES && (unit == 'M' || unit == 'G')) {
-        limits->pinned_mib[device] = unit == 'G' ? size << 10 : size;
-    } else if (sscanf(line, "get_default_device_pinned_mem_limit %u", &device) == 1 && device < DEVICES) {
-        fprintf(answer, "%lluM\n", limits->pinned_mib[device]);
-    } else if (strcmp(line, "quit") == 0) {
-        return false;
-    } else if (line[0] != '\0') {
-        fprintf(answer, "Unknown command: %s\n", line);
-    }
-    write_limits(limits);
-    return true;
-}
-
-static bool serve_client(int descriptor, limits_t *limits, FILE *log) {
-    FILE *commands = fdopen(descriptor, "re");
-    int copied = fcntl(descriptor, F_DUPFD_CLOEXEC, 0);
-    FILE *answers = copied >= 0 ? fdopen(copied, "we") : NULL;
-    char line[1024];
-    bool stay = true;
-    while (stay && commands != NULL && answers != NULL && fgets(line, sizeof line, commands) != NULL) {
-        line[strcspn(line, "\n")] = '\0';
-        fprintf(log, "NEW UI: %s\n", line);
-        fflush(log);
-        stay = run_command(line, limits, answers);
-        fflush(answers);
-    }
-    if (commands != NULL)
-        fclose(commands);
-    if (answers != NULL)
-        fclose(answers);
-    return stay;
-}
-
-static FILE *open_log(void) {
-    const char *directory = getenv("CUDA_MPS_LOG_DIRECTORY");
-    char path[4096];
-    (void)snprintf(path, sizeof path, "%s/control.log", directory != NULL ? directory : DEFAULT_LOG_DIRECTORY);
-    FILE *log = fopen(path, "ae");
-    return log != NULL ? log : fopen("/dev/null", "we");
-}
-
 static int serve(int listener) {
-    static limits_t limits = {.percent = 100};
-    FILE *log = open_log();
     FILE *pid = fopen(PID_FILE, "we");
-    if (log == NULL || pid == NULL || fprintf(pid, "%d\n", getpid()) < 0 || fclose(pid) != 0)
+    if (pid == NULL || fprintf(pid, "%d\n", getpid()) < 0 || fclose(pid) != 0)
         return EXIT_FAILURE;
-    write_limits(&limits);
-    fprintf(log, "Start\n");
-    fflush(log);
-    int descriptor;
-    do {
-        descriptor = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
-    } while (descriptor < 0 ? errno == EINTR : serve_client(descriptor, &limits, log));
-    fprintf(log, "Exit\n");
+    mps_write_defaults();
+    mps_log("Start\n");
+    mps_serve(listener);
+    mps_log("Exit\n");
     (void)unlink("control");
     (void)unlink(PID_FILE);
     (void)unlink("limits");
     return EXIT_SUCCESS;
 }
 
+/* Clients of all users may connect. */
+static int listen_in_pipe_directory(void) {
+    (void)unlink("control");
+    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    if (listener < 0 || bind(listener, (const struct sockaddr *)&address, sizeof address) != 0 ||
+        chmod("control", 0666) != 0 || listen(listener, SOMAXCONN) != 0)
+        return -1;
+    return listener;
+}
+
 static int start(bool background) {
+    const char *percent = getenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE");
+    mps_find_gpus(gpus_directory());
+    if (percent != NULL && atof(percent) > 0 && atof(percent) <= 100)
+        mps_defaults.percent = atof(percent);
+    if (mps_state.is_static && !mps_partitions_are_known())
+        return print_error("Unknown option -S: static SM partitions need a driver with CUDA 13.1 or later");
     if (!enter_pipe_directory())
         return print_error("The pipe directory does not exist");
     if (connected() >= 0)
         return print_error("An instance of this daemon is already running");
-    (void)unlink("control");
-    int listener = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    if (listener < 0 || bind(listener, (const struct sockaddr *)&address, sizeof address) != 0 ||
-        listen(listener, 16) != 0)
+    int listener = listen_in_pipe_directory();
+    if (listener < 0)
         return print_error("Cannot create the control socket");
     pid_t child = background ? fork() : 0;
     if (child < 0)
@@ -176,9 +120,19 @@ static int start(bool background) {
 }
 
 int main(int count, char **arguments) {
+    char mode = '\0';
+    for (int i = 1; i < count; i++) {
+        const char *word = arguments[i];
+        if (strcmp(word, "-d") == 0 || strcmp(word, "-f") == 0)
+            mode = word[1];
+        else if (strcasecmp(word, "-m") == 0 || strcmp(word, "-multiuser-server") == 0)
+            mps_state.multi_user = true;
+        else if (strcmp(word, "-S") == 0 || strcmp(word, "--static-partitioning") == 0)
+            mps_state.is_static = true;
+        else
+            return print_error(USAGE);
+    }
     if (count == 1)
         return send_commands();
-    if (count == 2 && (strcmp(arguments[1], "-d") == 0 || strcmp(arguments[1], "-f") == 0))
-        return start(arguments[1][1] == 'd');
-    return print_error("usage: nvidia-cuda-mps-control [-d | -f]; without an option, it reads commands from stdin");
+    return mode != '\0' ? start(mode == 'd') : print_error(USAGE);
 }

@@ -23,7 +23,9 @@ typedef struct {
     unsigned index;                      /* in this process's enumeration */
     int slot;                            /* taken by this library in this process; -1: none */
     uint64_t limit_bytes;                /* the most memory this process may have; 0: no limit */
-    bool mps;                            /* this process is an MPS client */
+    unsigned mps;                        /* as an MPS client: the entry of its server, from 1; 0: it is none */
+    uint64_t server;                     /* the identifier of that server */
+    unsigned partition;                  /* its static SM partition, from 1; 0: none */
     unsigned percent;                    /* the most of the GPU that its kernels may use at once */
     uint32_t instance, compute_instance; /* the MIG device, as ids + 1; 0: the whole GPU */
     pthread_mutex_t mutex;

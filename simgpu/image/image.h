@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 10u
+#define IMAGE_VERSION 11u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
 #define IMAGE_BUCKETS 64u
 #define IMAGE_INSTANCES 8u /* GPU instances, and compute instances in each */
 #define IMAGE_LIMITS 64u
+#define IMAGE_SERVERS 16u
 #define IMAGE_CGROUPS 8u     /* of a process: its own and those above it */
 #define IMAGE_CHANNELS 32u   /* the maximum of CUDA_DEVICE_MAX_CONNECTIONS */
 #define IMAGE_LAUNCHES 1024u /* waiting or running */
@@ -31,7 +32,11 @@ typedef struct {
     _Atomic uint64_t memory_bytes;
     uint64_t instance;               /* its GPU instance, as id + 1; 0: the whole GPU */
     uint64_t compute_instance;       /* its compute instance, as id + 1 */
-    uint64_t mps;                    /* 1: it is an MPS client */
+    uint64_t mps;                    /* the entry of its MPS server, from 1; 0: it is not a client */
+    uint64_t server;                 /* the identifier of that server */
+    uint64_t partition;              /* its static SM partition, from 1; 0: none */
+    _Atomic uint32_t contexts;       /* of an MPS client */
+    _Atomic uint32_t ended;          /* what ended the client: see servers.h; 0: nothing */
     uint64_t cgroups[IMAGE_CGROUPS]; /* its own first, then those above; 0 after the last */
 } image_slot_t;
 
@@ -41,6 +46,12 @@ typedef struct {
     uint64_t bytes;
     uint64_t instance;
 } image_orphan_t;
+
+/* An MPS server that uses the GPU: see servers.h. */
+typedef struct {
+    _Atomic uint64_t id;     /* unique on the node; 0: free entry */
+    _Atomic uint32_t wedged; /* 1: a client was killed with work outstanding, and no work of the others ends */
+} image_server_t;
 
 /* The limits of a control group: see limits.h. */
 typedef struct {
@@ -57,6 +68,7 @@ typedef struct {
     uint64_t ready_ns;     /* when everything it waits for was done; 0: still waiting */
     uint64_t after;        /* a mark that must be reached first; 0: none */
     uint8_t channel, context, order, percent;
+    uint8_t faults;        /* 1: it accesses an invalid address at its end */
     _Atomic uint8_t held;  /* it may not finish before its process releases it */
     _Atomic uint8_t begun; /* it runs, or waits to be released */
 } image_launch_t;
@@ -74,7 +86,8 @@ typedef struct {
     uint64_t pid;
     uint64_t start_ticks;
     uint64_t instance;
-    uint32_t mps;           /* 1: it shares its time slices with all other MPS clients */
+    uint32_t mps;           /* the entry of its MPS server, from 1: its clients share their time slices; 0: none */
+    uint32_t partition;     /* its static SM partition, from 1; 0: none */
     uint32_t percent;       /* the most of the GPU that its kernels may use at once */
     uint64_t number;        /* of the last launch */
     uint32_t channels_high; /* one past the highest channel ever used */
@@ -166,6 +179,7 @@ typedef struct {
     image_instance_t instances[IMAGE_INSTANCES];
     _Atomic uint32_t limits_high; /* one past the highest limit ever used */
     image_limit_t limits[IMAGE_LIMITS];
+    image_server_t servers[IMAGE_SERVERS]; /* control daemons of MPS write them */
 
     /* The timeline of kernels: see timeline.h and usage.h. */
     image_schedule_t schedule;

@@ -14,6 +14,7 @@
 #define LOCK_PAUSE_NS 20000
 #define LOCK_CHANGES ((off_t)1 << 29)
 #define LOCK_SLOTS ((off_t)1 << 30)
+#define LOCK_SERVERS ((off_t)1 << 31)
 
 static bool lock_byte(int descriptor, int command, short type, off_t byte, pid_t *holder_p) {
     struct flock lock = {.l_type = type, .l_whence = SEEK_SET, .l_start = byte, .l_len = 1};
@@ -75,6 +76,18 @@ bool slot_is_held(const gpu_t *gpu, unsigned index, pid_t *holder_p) {
         return true;
     *holder_p = getpid();
     return slot_is_own(slot);
+}
+
+bool server_lock(const gpu_t *gpu, unsigned entry) {
+    return lock_byte(gpu->descriptor, F_SETLK, F_WRLCK, LOCK_SERVERS + entry, NULL);
+}
+
+void server_unlock(const gpu_t *gpu, unsigned entry) {
+    (void)lock_byte(gpu->descriptor, F_SETLK, F_UNLCK, LOCK_SERVERS + entry, NULL);
+}
+
+bool server_is_held(const gpu_t *gpu, unsigned entry) {
+    return lock_byte(gpu->descriptor, F_GETLK, F_WRLCK, LOCK_SERVERS + entry, NULL);
 }
 
 static bool is_stopped(pid_t pid) {

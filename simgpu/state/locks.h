@@ -24,6 +24,11 @@ bool slot_lock(const gpu_t *gpu, unsigned index);
 bool slot_is_held(const gpu_t *gpu, unsigned index, pid_t *holder_p);
 /* Whether the process with this pid and start time still holds the slot. */
 bool slot_is_alive(const gpu_t *gpu, unsigned index, uint64_t pid, uint64_t start_ticks);
+/* Lock the byte of an MPS server's entry for this process, its control daemon. False: another process holds it. */
+bool server_lock(const gpu_t *gpu, unsigned entry);
+void server_unlock(const gpu_t *gpu, unsigned entry);
+/* Whether another process, which is alive, holds the entry. */
+bool server_is_held(const gpu_t *gpu, unsigned entry);
 /* When this process started, in clock ticks since boot; 0 without /proc. */
 uint64_t own_start_ticks(void);
 

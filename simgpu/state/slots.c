@@ -52,6 +52,8 @@ static bool join(gpu_t *gpu) {
             .instance = gpu->instance,
             .compute_instance = gpu->compute_instance,
             .mps = gpu->mps,
+            .server = gpu->server,
+            .partition = gpu->partition,
         };
         (void)cgroup_own(slot->cgroups, IMAGE_CGROUPS);
         if (gpu->image->slots_high < i + 1)
@@ -83,7 +85,14 @@ bool slots_in_use(const gpu_t *gpu, uint32_t instance, uint32_t compute) {
     return false;
 }
 
+/* Whether this process was an MPS client that has been ended. Its memory is free already. */
+static bool has_ended(const gpu_t *gpu) {
+    return gpu->image->slots[gpu->slot].ended != 0;
+}
+
 static bool fits(const gpu_t *gpu, uint64_t bytes) {
+    if (has_ended(gpu))
+        return false;
     if (gpu->limit_bytes != 0 && gpu->image->slots[gpu->slot].memory_bytes + bytes > gpu->limit_bytes)
         return false;
     uint64_t left_bytes = gpu_memory_bytes(gpu);
@@ -111,7 +120,7 @@ static bool fits(const gpu_t *gpu, uint64_t bytes) {
 bool slots_charge(gpu_t *gpu, uint64_t bytes) {
     gpu_lock_changes(gpu);
     bool granted = join(gpu) && fits(gpu, bytes);
-    if (!granted && gpu->slot >= 0) {
+    if (!granted && gpu->slot >= 0 && !has_ended(gpu)) {
         sweep(gpu);
         granted = fits(gpu, bytes);
     }
@@ -123,7 +132,7 @@ bool slots_charge(gpu_t *gpu, uint64_t bytes) {
 
 void slots_refund(gpu_t *gpu, uint64_t bytes) {
     gpu_lock_changes(gpu);
-    if (gpu->slot >= 0)
+    if (gpu->slot >= 0 && !has_ended(gpu))
         gpu->image->slots[gpu->slot].memory_bytes -= bytes;
     gpu_unlock_changes(gpu);
 }
@@ -144,7 +153,7 @@ static bool record_orphan(image_t *image, const image_orphan_t *orphan) {
 void slots_abandon(gpu_t *gpu, uint64_t bytes, uint64_t memory) {
     const image_orphan_t orphan = {.memory = memory, .bytes = bytes, .instance = gpu->instance};
     gpu_lock_changes(gpu);
-    if (gpu->slot >= 0 && (!shared_is_open(memory) || record_orphan(gpu->image, &orphan)))
+    if (gpu->slot >= 0 && !has_ended(gpu) && (!shared_is_open(memory) || record_orphan(gpu->image, &orphan)))
         gpu->image->slots[gpu->slot].memory_bytes -= bytes;
     gpu_unlock_changes(gpu);
 }
@@ -231,7 +240,8 @@ static size_t list_holders(const gpu_t *gpu, slot_holder_t *holders, size_t capa
                                              .instance = (uint32_t)slot->instance,
                                              .compute_instance = (uint32_t)slot->compute_instance,
                                              .slot = i,
-                                             .mps = slot->mps != 0};
+                                             .mps = (unsigned)slot->mps,
+                                             .partition = (unsigned)slot->partition};
         count++;
     }
     return count;

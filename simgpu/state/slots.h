@@ -19,7 +19,7 @@ typedef struct {
     uint64_t memory_bytes;
     uint32_t instance, compute_instance; /* as in gpu_t */
     uint32_t slot;
-    bool mps; /* an MPS client */
+    unsigned mps, partition; /* of an MPS client, as in gpu_t */
 } slot_holder_t;
 
 /* Take a slot, unless this process has one on this GPU. False: all IMAGE_SLOTS are taken. */

@@ -2,6 +2,7 @@
 
 #include <stdatomic.h>
 
+#include "state/servers.h"
 #include "time/channels.h"
 #include "time/usage.h"
 
@@ -70,7 +71,25 @@ static void find_queues(image_t *image, uint64_t instance, queues_t *queues) {
 }
 
 static bool share_slices(const image_t *image, unsigned one, unsigned other) {
-    return one == other || (image_queue(image, one)->mps && image_queue(image, other)->mps);
+    uint32_t server = image_queue(image, one)->mps;
+    return one == other || (server != 0 && server == image_queue(image, other)->mps);
+}
+
+static bool is_wedged(const image_t *image, const image_queue_t *queue) {
+    return queue->mps != 0 && image->servers[queue->mps - 1].wedged;
+}
+
+/* End all clients of the server, or, if the driver contains faults, those in the same static SM partition. */
+static void end_clients(image_t *image, uint32_t server, uint32_t partition) {
+    bool contained = partition != 0 && servers_contain_faults(image);
+    for (unsigned i = 0; i < image->slots_high; i++) {
+        const image_slot_t *slot = &image->slots[i];
+        if (slot->mps != server || (contained && slot->partition != partition))
+            continue;
+        servers_end_client(image, i, ENDED_BY_FAULT);
+        if (image_queue(image, i)->pid == slot->pid && image_queue(image, i)->start_ticks == slot->start_ticks)
+            channels_clear(image_queue(image, i));
+    }
 }
 
 /* Find out whether the current process wants the GPU, and whether others do. */
@@ -78,7 +97,8 @@ static void find_wants(image_t *image, queues_t *queues, unsigned current, uint6
                        bool *contended_p) {
     *wants_p = *contended_p = false;
     for (unsigned i = 0; i < queues->count; i++) {
-        queues->wants[i] = advance_streams(image_queue(image, queues->indices[i]), at_ns);
+        image_queue_t *queue = image_queue(image, queues->indices[i]);
+        queues->wants[i] = !is_wedged(image, queue) && advance_streams(queue, at_ns);
         bool mine = share_slices(image, current, queues->indices[i]);
         *wants_p |= queues->wants[i] && mine;
         *contended_p |= queues->wants[i] && !mine;
@@ -124,7 +144,7 @@ static void assign_percents(image_t *image, const queues_t *queues, unsigned cur
     runners->count = 0;
     for (unsigned i = 0; i < queues->count; i++) {
         image_queue_t *queue = image_queue(image, queues->indices[i]);
-        if (!share_slices(image, current, queues->indices[i]))
+        if (!share_slices(image, current, queues->indices[i]) || is_wedged(image, queue))
             continue;
         for (unsigned c = 0; c < queue->channels_high; c++) {
             image_launch_t *head = channel_head(queue, &queue->channels[c]);
@@ -157,6 +177,7 @@ static void run_step(image_schedule_t *schedule, const runners_t *runners, bool 
         if (runner->percent > 0 && !runner->launch->held)
             step_ns = min(step_ns, finish_ns(runner, runner->launch->remaining_ns));
     }
+    const image_queue_t *faulty = NULL;
     usage_add(image->busy_buckets, at_ns, at_ns + step_ns);
     for (unsigned i = 0; i < runners->count; i++) {
         const runner_t *runner = &runners->all[i];
@@ -169,9 +190,14 @@ static void run_step(image_schedule_t *schedule, const runners_t *runners, bool 
             continue;
         uint64_t done_ns = step_ns * runner->percent / runner->launch->percent;
         runner->launch->remaining_ns -= min(done_ns, runner->launch->remaining_ns);
-        if (runner->launch->remaining_ns == 0)
-            channel_pop(runner->queue, runner->channel, runner->launch, at_ns + step_ns);
+        if (runner->launch->remaining_ns != 0)
+            continue;
+        if (runner->launch->faults && runner->queue->mps != 0)
+            faulty = runner->queue;
+        channel_pop(runner->queue, runner->channel, runner->launch, at_ns + step_ns);
     }
+    if (faulty != NULL)
+        end_clients(image, faulty->mps, faulty->partition);
     schedule->at_ns += step_ns;
     /* A process that is alone continues from slice to slice. Another process may arrive in the middle of one. */
     if (!contended && schedule->at_ns >= schedule->slice_end_ns)

@@ -1,10 +1,10 @@
 /* Which process has a GPU, and how fast its kernels run. Advances the state to a given time, from the work that was
  * queued before. Takes no locks and reads no clock.
  *
- * Processes take turns in time slices, round-robin; all MPS clients together count as one process. Each switch takes
- * time. The process whose turn it is has the whole GPU. Its ready kernels get their percentages first come, first
+ * Processes take turns in time slices, round-robin; all clients of an MPS server count as one process. Each switch
+ * takes time. The process whose turn it is has the whole GPU. Its ready kernels get their percentages first come, first
  * served: each gets what it asks for, or the rest, and then runs slower accordingly. A process never gets more than
- * its own percentage. */
+ * its own percentage. A fault ends all clients of an MPS server. */
 #ifndef SIMGPU_SCHEDULE_H
 #define SIMGPU_SCHEDULE_H
 

@@ -6,6 +6,7 @@
 #include "cuda/device/mps.h"
 #include "cuda/memory/array.h"
 #include "cuda/memory/memory.h"
+#include "state/servers.h"
 #include "state/slots.h"
 #include "time/timeline.h"
 
@@ -40,16 +41,22 @@ static CUresult open_context(CUdevice device, unsigned flags, bool primary, CUco
         return result;
     if (gpu->image->lost)
         return CUDA_ERROR_UNKNOWN;
-    if (!gpu_is_usable(gpu) || !mps_allows(gpu))
+    if (!gpu_is_usable(gpu))
         return CUDA_ERROR_DEVICE_UNAVAILABLE;
-    gpu->limit_bytes = mps_limit_bytes(device);
-    gpu->mps = mps_is_client();
-    gpu->percent = mps_percent();
+    int count = 0;
+    (void)cuDeviceGetCount(&count);
+    result = mps_admit(gpu, device, count);
+    if (result != CUDA_SUCCESS)
+        return result;
     if (!slots_join(gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
     CUcontext place = find_place(device, primary);
     if (place == NULL || !slots_charge(gpu, gpu->image->context_bytes))
         return CUDA_ERROR_OUT_OF_MEMORY;
+    if (gpu->mps != 0 && !servers_add_context(gpu, mps_max_contexts(gpu))) {
+        slots_refund(gpu, gpu->image->context_bytes);
+        return CUDA_ERROR_MPS_MAX_CLIENTS_REACHED;
+    }
     static uint64_t last_id;
     *place = (struct CUctx_st){.id = ++last_id,
                                .alive = true,
@@ -68,6 +75,7 @@ static void close_context(CUcontext context) {
     memory_free_context(context);
     array_free_context(context);
     slots_refund(context->gpu, context->gpu->image->context_bytes);
+    servers_drop_context(context->gpu);
     context->alive = false;
 }
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/device/device.h"
+#include "cuda/device/mps.h"
 #include "cuda/device/visible.h"
 #include "image/mig_layout.h"
 
@@ -42,6 +43,8 @@ static const generation_t *generation_of(const image_t *image) {
 }
 
 static int multiprocessors(const gpu_t *gpu) {
+    if (mps_partition_multiprocessors(gpu) != 0)
+        return (int)mps_partition_multiprocessors(gpu);
     return (int)(gpu->instance == 0 ? gpu->image->multiprocessors
                                     : visible_compute_instance(gpu)->slices * mig_slice_multiprocessors(gpu->image));
 }
@@ -138,6 +141,7 @@ static int value_of(const gpu_t *gpu, int attribute) {
         {123, 1},
         {125, 1}, /* interprocess events */
         {126, 1}, /* memory synchronization domains */
+        {133, mps_is_client()},
         {134, image->numa_node},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {

@@ -1,6 +1,7 @@
 #include "cuda/device/context.h"
 
 #include "cuda/device/device.h"
+#include "cuda/device/mps.h"
 #include "time/timeline.h"
 
 #define STACK_DEPTH 32u
@@ -14,6 +15,8 @@ CUresult context_usable(CUcontext context) {
         return CUDA_ERROR_CONTEXT_IS_DESTROYED;
     if (context->gpu->image->lost)
         return CUDA_ERROR_UNKNOWN;
+    if (mps_ended(context->gpu) != CUDA_SUCCESS)
+        return mps_ended(context->gpu);
     if (context->fault != 0 && timeline_reached(context->gpu, context->fault))
         return CUDA_ERROR_ILLEGAL_ADDRESS;
     return context->gpu->image->ecc_failed ? CUDA_ERROR_ECC_UNCORRECTABLE : CUDA_SUCCESS;

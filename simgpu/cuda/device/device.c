@@ -5,9 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cuda/device/mps.h"
 #include "cuda/device/visible.h"
 #include "image/mig_layout.h"
 #include "state/shared.h"
+#include "time/timeline.h"
 
 static struct {
     pthread_mutex_t mutex;
@@ -22,6 +24,7 @@ static struct {
 
 static void after_fork(void) {
     driver.forked = true;
+    mps_forget();
 }
 
 static CUresult start(void) {
@@ -38,7 +41,10 @@ static CUresult start(void) {
         if (result != CUDA_SUCCESS)
             return result;
     }
-    driver.count = visible_devices(driver.gpus, driver.present, driver.visible);
+    CUresult result = mps_connect();
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver.count = visible_devices(driver.gpus, driver.present, mps_devices(), driver.visible);
     if (driver.count == 0)
         return CUDA_ERROR_NO_DEVICE;
     pthread_atfork(NULL, NULL, after_fork);
@@ -62,6 +68,10 @@ CUresult cuInit(unsigned flags) {
 /* The program ends: calls in destructors that run later find no driver. */
 __attribute__((destructor)) static void end(void) {
     driver.ended = true;
+    for (unsigned i = 0; i < driver.count && !driver.forked; i++) {
+        if (driver.visible[i]->mps != 0 && driver.visible[i]->slot >= 0)
+            timeline_drop(driver.visible[i]);
+    }
 }
 
 CUresult driver_ready(void) {

@@ -68,21 +68,25 @@ static gpu_t *select_device(const char *word, gpu_t **queued, unsigned count) {
     return NULL;
 }
 
-/* Select devices as CUDA does: the list has numbers or UUID prefixes, and ends at the first entry that is neither. */
-static unsigned select_visible(const char *wanted, gpu_t **queued, unsigned count, gpu_t **devices) {
+/* Select devices as CUDA does: the list has numbers or UUID prefixes, and ends at the first entry that is neither. An
+ * MPS server's list may have GPUs that this process does not see. */
+static unsigned select_visible(const char *wanted, bool ends, gpu_t **queued, unsigned count, gpu_t **devices) {
     char *words = strdup(wanted);
     char *rest = words;
     char *word;
-    gpu_t *gpu;
     unsigned found = 0;
-    while (words != NULL && found < IMAGE_MAX_GPUS && (word = strsep(&rest, ",")) != NULL &&
-           (gpu = select_device(word, queued, count)) != NULL)
-        devices[found++] = gpu;
+    while (words != NULL && found < IMAGE_MAX_GPUS && (word = strsep(&rest, ",")) != NULL) {
+        gpu_t *gpu = select_device(word, queued, count);
+        if (gpu == NULL && ends)
+            break;
+        if (gpu != NULL)
+            devices[found++] = gpu;
+    }
     free(words);
     return found;
 }
 
-unsigned visible_devices(gpu_t *gpus, unsigned present, gpu_t **devices) {
+unsigned visible_devices(gpu_t *gpus, unsigned present, const char *served, gpu_t **devices) {
     gpu_t *queued[IMAGE_MAX_GPUS];
     unsigned count = 0;
     const char *container = getenv("NVIDIA_VISIBLE_DEVICES");
@@ -93,8 +97,12 @@ unsigned visible_devices(gpu_t *gpus, unsigned present, gpu_t **devices) {
         else
             queued[count++] = &gpus[i];
     }
+    if (served != NULL && count > 0 && queued[0]->instance == 0) {
+        memcpy(devices, queued, count * sizeof *devices);
+        count = select_visible(served, false, devices, count, queued);
+    }
     if (wanted != NULL)
-        count = select_visible(wanted, queued, count, devices);
+        count = select_visible(wanted, true, queued, count, devices);
     else
         memcpy(devices, queued, count * sizeof *devices);
     for (unsigned i = 0; i < count; i++) {

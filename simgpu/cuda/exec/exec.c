@@ -178,7 +178,7 @@ static CUresult graph_work_end(CUgraphExec exec, CUstream stream) {
 static CUresult run(CUgraphExec exec, CUcontext context, CUstream stream) {
     CUresult result = graph_work_begin(exec, stream);
     if (result == CUDA_SUCCESS)
-        result = launch_submit(context, stream, false, &(kernel_t){exec->duration_ns, WHOLE, 0, 0});
+        result = launch_submit(context, stream, false, &(kernel_t){.duration_ns = exec->duration_ns, .percent = WHOLE});
     return result == CUDA_SUCCESS ? graph_work_end(exec, stream) : result;
 }
 

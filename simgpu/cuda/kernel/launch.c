@@ -51,8 +51,8 @@ CUresult launch_submit(CUcontext context, CUstream stream, bool per_thread, cons
     }
     if (kernel->group_size > 1)
         return launch_in_group(context, stream, per_thread, kernel);
-    (void)stream_queue(context, stream, per_thread,
-                       (gpu_work_t){.duration_ns = kernel->duration_ns, .percent = kernel->percent});
+    const gpu_work_t work = {.duration_ns = kernel->duration_ns, .percent = kernel->percent, .faults = kernel->faults};
+    (void)stream_queue(context, stream, per_thread, work);
     return CUDA_SUCCESS;
 }
 
@@ -83,7 +83,7 @@ static CUresult launch(CUfunction function, CUstream stream, bool per_thread, bo
     if (!has_size || !kernel_duration(function, context->gpu, parameters, &kernel.duration_ns))
         return CUDA_ERROR_INVALID_VALUE;
     result = launch_submit(context, stream, per_thread, &kernel);
-    if (result == CUDA_SUCCESS && function->fails && !stream_is_capturing(stream))
+    if (result == CUDA_SUCCESS && kernel.faults && !stream_is_capturing(stream))
         context->fault = *stream_end(context, stream, per_thread);
     return result;
 }

@@ -150,7 +150,7 @@ static CUfunction add(CUmodule module, const char *name, uint64_t duration_ns) {
     function->name = copy;
     function->kernel = parse_words(name);
     function->kernel.duration_ns = duration_ns;
-    function->fails = strncmp(name, FAULT, strlen(FAULT)) == 0;
+    function->kernel.faults = strncmp(name, FAULT, strlen(FAULT)) == 0;
     function->dynamic_bytes = FIRST_DYNAMIC_BYTES;
     function->carveout = -1;
     module->functions = function;

@@ -12,6 +12,7 @@ typedef struct {
     unsigned percent;    /* of the GPU */
     unsigned group_size; /* kernels of its group that must have begun before it runs; 0 or 1: no group */
     uint64_t key;        /* of the group; 0: only kernels of the same process */
+    bool faults;         /* it accesses an invalid address at its end */
 } kernel_t;
 
 #define FIRST_DYNAMIC_BYTES 49152
@@ -22,7 +23,6 @@ struct CUfunc_st {
     CUmodule module;
     char *name;
     kernel_t kernel;
-    bool fails;
     int dynamic_bytes; /* maximum dynamic shared memory at a launch */
     int carveout;
 };

@@ -10,6 +10,8 @@ import pytest
 from tests.deviceplugin import simulated
 from tests.deviceplugin.hardware.programs import nvml_driver
 from tests.programs import command
+from tests.simgpu import mps_node
+from tests.simgpu.conftest import Node
 
 
 @pytest.mark.slow
@@ -71,8 +73,8 @@ def test_reinitializing_finds_all_gpus_and_events(gpus: Path) -> None:
 
 @pytest.mark.parametrize("is_client", [False, True], ids=["by itself", "as a client of MPS"])
 def test_lists_processes_with_their_memory(gpus: Path, tmp_path: Path, is_client: bool) -> None:
-    (tmp_path / "control").touch()
-    output = simulated.printed(gpus, nvml_driver.processes, str(tmp_path) if is_client else None)
+    with mps_node.daemon(Node(gpus), tmp_path):
+        output = simulated.printed(gpus, nvml_driver.processes, str(tmp_path / "pipe") if is_client else None)
     assert output == [[(True, True)], (), (True, ())]
 
 

@@ -288,6 +288,7 @@ async def test_programs_get_no_more_than_their_limits(world: World, gpus: Path) 
     pipe = {"CUDA_MPS_PIPE_DIRECTORY": str(world.daemons.files(uuid).pipe)}
     assert await granted_gib(gpus, {**own, **pipe}) == 10, "one share of four"
     assert await granted_gib(gpus, pipe) == 40, "the daemon allows what the largest container may have"
+    await world.daemons.stop(uuid)  # a running server keeps its limits
     await world.daemons.start(steps.Spec(uuid, (steps.MpsGpu(uuid, 0, 40 * GIB, 4),)))
     assert await granted_gib(gpus, pipe) == 10
     assert await granted_gib(gpus, {**pipe, "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=30G"}) == 10, "never wider"
