@@ -60,7 +60,7 @@ AT_HOME = {
         "leases.coordination.k8s.io": "create",
         "leases.coordination.k8s.io/gpushare-placer": "get update",
         "secrets/gpushare-webhook-certificate": "get update",
-        f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "patch",
+        f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "list watch patch",
     },
     contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": "list watch"},
     DEFRAG: {f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "get"},

@@ -12,7 +12,6 @@ from typing import Any, Final
 from gpushare import contract
 from gpushare.cluster import api_client, election, events
 from gpushare.daemon import lifecycle, probes
-from gpushare.placement_profile import PlacementProfile
 from webhook import server
 from webhook.admission import Admission
 from webhook.certificates.certificate_controller import CertificateController
@@ -21,7 +20,7 @@ from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.leader_reports import ClusterFigures, ProfilePublisher
+from webhook.controllers.leader_reports import ClusterFigures
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
@@ -45,8 +44,8 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
         seconds = float(settings.reservation_seconds)
-        store = ApiStore(api, metrics, on_refused=unwritable, lifetime_seconds=seconds)
         policy, conflicted = settings.policy, metrics.conflicted
+        store = ApiStore(api, metrics, on_refused=unwritable, policy=policy, lifetime_seconds=seconds)
         reservation = Reservation(store, policy=policy, lifetime_seconds=seconds, on_conflict=conflicted)
         admission = Admission(store, reservation, metrics)
         tls = Tls(settings.certificate_directory, settings.client_ca_file)
@@ -103,12 +102,12 @@ def _start_placer(
     metrics: Metrics,
 ) -> None:
     def elected() -> None:
-        store.contention.leads = True
+        store.lead(True)
         metrics.leads(True)
         placer.wake()
 
     def deposed() -> None:
-        store.contention.leads = False
+        store.lead(False)
         metrics.leads(False)
         metrics.waiting({}, longest_seconds=0.0)
         metrics.stuck(0)
@@ -155,9 +154,5 @@ def _start_placer(
     figures = ClusterFigures(leads=lambda: leadership.is_leader, nodes=store.stored, mix=lambda: store.chooser.mix)
     metrics.registry.register(figures)
     daemon.start("figures", figures.run())
-    publisher = ProfilePublisher(
-        api, profile=lambda: PlacementProfile(settings.policy, store.chooser.mix), leads=lambda: leadership.is_leader
-    )
-    daemon.start("profile", publisher.run())
     daemon.start("placer", placer.run())
     daemon.start("election", leadership.run())

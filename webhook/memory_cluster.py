@@ -29,6 +29,7 @@ from gpushare.daemon import lifecycle, probes
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.nodefilters import volumes
 from gpushare.object_parsers import read_yaml
+from gpushare.placement_profile import PlacementProfile
 from gpushare.pod import PodJson
 from gpushare.request import Request
 from webhook import review, server
@@ -73,6 +74,7 @@ class MemoryCluster:
         limits: OvertakeLimits = DEFAULT_LIMITS,
     ) -> None:
         self._store = store
+        self._reservation = reservation
         self._admission = admission
         self._metrics = metrics
         self._pods: dict[tuple[str, str], PodJson] = {}
@@ -122,12 +124,20 @@ class MemoryCluster:
                     self._update(_with_annotations(manifest, annotations))
             longest = queue.longest_seconds((gated for gated, _ in still_gated), now=self._clock())
             self._metrics.waiting(queue.counts(still_gated), longest_seconds=longest)
+            self._store.learn()
             self.save()
 
     def save(self) -> None:
         if self._state is None:
             return
-        state = {"apiVersion": "v1", "kind": "List", "items": [*self._store.documents(), *self._pods.values()]}
+        profile = {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": contract.PLACEMENT_CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE},
+            "data": PlacementProfile(self._reservation.policy, self._store.chooser.mix).data(),
+        }
+        items = [*self._store.documents(), *self._pods.values(), profile]
+        state = {"apiVersion": "v1", "kind": "List", "items": items}
         new = self._state.with_name(f".{self._state.name}.new")
         new.write_text(json.dumps(state, indent=1))
         new.replace(self._state)
@@ -137,7 +147,6 @@ class MemoryCluster:
         if gone is None:
             return
         self._put(name, None)
-        self._store.pod_deleted(name)
         asked = {read.ref.uid: read.request for read in self._gated() if isinstance(read.request, Request)}
 
         def change(node: GpuNode) -> GpuNode:
@@ -199,22 +208,23 @@ class MemoryCluster:
             del self._pods[name], self._read[name]
         else:
             self._pods[name], self._read[name] = manifest, after
+        self._store.pod_changed(name, manifest)
 
 
 def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
-    """Read GPUNodes, Nodes, storage and pods from a YAML or JSON file. Raises UnreadableError."""
+    """Read GPUNodes, Nodes, storage, pods and the profile from a YAML or JSON file. Raises UnreadableError."""
     try:
         documents = list(read_yaml(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, errors.CodecError) as error:
         raise UnreadableError(f"cannot read {path}: {error}") from error
     kinds: dict[str, list[dict[str, Any]]] = {
-        kind: [] for kind in (contract.GPUNODE_KIND, "Node", "Pod", *volumes.KINDS)
+        kind: [] for kind in (contract.GPUNODE_KIND, "Node", "Pod", "ConfigMap", *volumes.KINDS)
     }
     for item in _items(documents):
         kind = item.get("kind") if isinstance(item, dict) else None
         if kind not in kinds:
             raise UnreadableError(
-                f"{path} has an object of kind {kind!r}: write GPUNode, Node, Pod, "
+                f"{path} has an object of kind {kind!r}: write GPUNode, Node, Pod, ConfigMap, "
                 f"{', '.join(volumes.KINDS)} objects, or a List"
             )
         kinds[kind].append(item)
@@ -222,7 +232,10 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
         raise UnreadableError(f"{path} has no GPUNode: add one, with its GPUs in status.gpus")
     try:
         storage = [item for kind in volumes.KINDS for item in kinds[kind]]
-        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"], storage), kinds["Pod"]
+        named = [item for item in kinds["ConfigMap"] if pod.namespaced_name(item)[1] == contract.PLACEMENT_CONFIG_MAP]
+        profile = PlacementProfile.read(named[0].get("data") or {}) if named else None
+        pods = kinds["Pod"]
+        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], pods, storage, profile=profile), pods
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from gpushare import contract
 from gpushare.nodefilters import label_index, selectors, taints
 from gpushare.nodefilters.label_index import Postings, Rows
@@ -11,29 +9,22 @@ from gpushare.nodefilters.node_info import NodeSpec
 from gpushare.nodefilters.pod_key import PodKey
 
 
-class NodeIndex(Mapping[str, NodeSpec]):
-    """Nodes by name and by row. A name keeps its row until `release`, even while it has no Node."""
+class NodeIndex(dict[str, NodeSpec]):
+    """Nodes by name and by row; change it by `put` and `remove` only. A name keeps its row until `release`, even while
+    it has no Node.
+    """
 
     def __init__(self) -> None:
+        super().__init__()
         self.labels = Postings()
         self.doubled: set[str] = set()  # hostname labels that several nodes have
         self._by_host: dict[str, set[str]] = {}
         self.changes = 0  # number of changes, to tell when results are outdated
         self._names = Postings()
-        self._specs: dict[str, NodeSpec] = {}
         self._rows: dict[str, int] = {}
         self._at: dict[int, NodeSpec] = {}
         self._unused: list[int] = []
         self._tainted: dict[tuple[taints.Taint, ...], Rows] = {}
-
-    def __getitem__(self, name: str) -> NodeSpec:
-        return self._specs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._specs)
-
-    def __len__(self) -> int:
-        return len(self._specs)
 
     def row(self, name: str) -> int:
         """Return the row of a name; assign one if it has none."""
@@ -54,14 +45,14 @@ class NodeIndex(Mapping[str, NodeSpec]):
 
     def release(self, name: str) -> None:
         """Free the row of a name without a Node. Call this when no pod uses the name."""
-        if name not in self._specs and name in self._rows:
+        if name not in self and name in self._rows:
             self._unused.append(self._rows.pop(name))
 
     def put(self, name: str, node: NodeSpec) -> None:
         """Add or replace a Node."""
         self._drop(name)
         row = self.row(name)
-        self._specs[name] = self._at[row] = node
+        self[name] = self._at[row] = node
         self.labels.put(row, node.labels)
         self._names.put(row, {selectors.NAME_FIELD: node.name})
         if node.hostname is not None:
@@ -74,7 +65,7 @@ class NodeIndex(Mapping[str, NodeSpec]):
     def remove(self, name: str) -> None:
         """Remove a Node; its row stays reserved until it is released."""
         self._drop(name)
-        self._specs.pop(name, None)
+        self.pop(name, None)
 
     def selected(self, shape: PodKey) -> Rows:
         """Return the nodes that the pod's node selector and node affinity allow."""
@@ -100,7 +91,7 @@ class NodeIndex(Mapping[str, NodeSpec]):
 
     def _drop(self, name: str) -> None:
         self.changes += 1
-        before = self._specs.get(name)
+        before = self.get(name)
         if before is None:
             return
         row = self._rows[name]

@@ -78,12 +78,16 @@ class NodeFilter:
 
     def fits(self, node: str) -> bool:
         """Whether the node can take the pod; faster than a call, as no reason is worded."""
+        verdicts = self._there if node in self._there else self._verdicts
+        is_known = node in verdicts
+        if is_known and not self._rules:
+            return verdicts[node] is None
         if node not in self._nodes:
             return False
-        row = 1 << self._nodes.row(node)
-        if not row & self._passing or not row & self._verdicts.candidates().rows:
+        row = self._nodes.row(node)
+        if not self._passing >> row & 1 or not (is_known or self._verdicts.candidates().rows >> row & 1):
             return False
-        return (self._there[node] if node in self._there else self._verdicts[node]) is None
+        return verdicts[node] is None
 
 
 class SchedulerCache:
@@ -232,7 +236,7 @@ class SchedulerCache:
         spec = self._nodes.get(node)
         if spec is None:
             return NO_NODE
-        info = self.info(node)
+        info = self._infos.get(node, node_info.EMPTY)
         if own is not None:
             info = info.without(own)
         candidates = verdicts.candidates()

@@ -7,6 +7,7 @@ with several parts is fitted by the costs of its policy, as in `node_by_node`: b
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 from typing import Final
 
@@ -181,6 +182,7 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
             compute, memory = np.minimum(compute, columns.compute), np.minimum(memory, columns.memory)
         return policies.Free(compute / 100, np.divide(memory, sizes(), out=memory))
 
+    @functools.cache
     def sizes() -> Floats:
         there: Floats = np.maximum(grid.sizes(), 1.0)[columns.kind]
         return there
@@ -194,7 +196,8 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
                 means[np.array(rows)[:, np.newaxis], at] = of_all
         return means
 
-    return policies.Option(before, after, around, lambda: grid.holders.are_exclusive()[columns.holders])
+    exclusive = grid.holders.are_exclusive()
+    return policies.Option(before, after, around, lambda: exclusive[columns.holders] if exclusive.any() else 0)
 
 
 def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
@@ -211,16 +214,17 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
 
 def _take(selected: Selected, part: Needs, rows: Ints) -> None:
     """Subtract the part from the columns, which must be copies."""
-    left = selected.left
-    taken = np.zeros(left.kind.shape, np.int64)
-    taken[rows, np.arange(rows.shape[1])] = 1
+    left, at = selected.left, (rows, np.arange(rows.shape[1]))
     if selected.before is not None:
+        taken = np.zeros(left.kind.shape, np.int64)
+        taken[at] = 1
         selected.taken.append(PlacedPart(part, taken))
         selected.left = selected.meanwhile(ALL_STEPS)
         return
-    left.compute -= part.request_percent * taken
-    left.memory -= part.memory_bytes[left.kind] * taken
-    left.compute_percent -= np.minimum(part.request_percent * taken, left.compute_percent)
-    left.memory_percent -= np.minimum(part.memory_percent[left.kind] * taken, left.memory_percent)
-    np.minimum(left.compute_percent, left.memory_percent, out=left.least_percent)
-    left.memory_point = left.kind * POINTS + left.memory_percent
+    kind = left.kind[at]
+    left.compute[at] -= part.request_percent
+    left.memory[at] -= part.memory_bytes[kind]
+    left.compute_percent[at] = compute = np.maximum(left.compute_percent[at] - part.request_percent, 0)
+    left.memory_percent[at] = memory = np.maximum(left.memory_percent[at] - part.memory_percent[kind], 0)
+    left.least_percent[at] = np.minimum(compute, memory)
+    left.memory_point[at] = kind * POINTS + memory

@@ -89,9 +89,8 @@ def _fit_nodes(
     has_room = eligibility.host_fits(shape, grid.now())
     if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
         return np.flatnonzero(has_room)
-    is_fit = np.zeros(grid.width, np.bool_)
-    is_fit[[slot for name, slot in grid.slots.items() if fits(name)]] = True
-    is_fit &= has_room
+    is_fit, names = np.zeros(grid.width, np.bool_), grid.names
+    is_fit[[slot for slot in np.flatnonzero(has_room).tolist() if fits(names[slot])]] = True
     ranks = grid.ranks()
     others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
     if len(others):

@@ -228,7 +228,7 @@ class Scoring:
         slots = np.arange(grid.width) if slots is None else slots
         gpus = None
         if shape.policy == policies.DEFAULT:
-            gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth[:, slots]
+            gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth.take(slots, 1)
         costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
@@ -236,7 +236,8 @@ class Scoring:
         if part.gpus > 1:
             fits &= np.isfinite(costs).sum(0) >= part.gpus
             at = np.flatnonzero(fits)
-            chosen = together.choose(costs[:, at], columns.layout[at], grid.layouts, part.gpus)
+            those = costs if len(at) == len(slots) else costs[:, at]
+            chosen = together.choose(those, columns.layout[at], grid.layouts, part.gpus)
             taken, apart = np.full(len(slots), np.inf), np.zeros(len(slots))
             taken[at], apart[at] = chosen.costs, chosen.apart
         else:
@@ -251,7 +252,7 @@ class Scoring:
         )
         kept.lost[slots] = np.where(fits, self._now.usable[slots] - after + apart, np.inf)
         if len(self._scarce):
-            copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies[:, slots]
+            copies = self._now.copies[:, : grid.width] if everywhere else self._now.copies.take(slots, 1)
             whole = np.flatnonzero(fits & (copies[self._scarce].max(0) > 0))
             if chosen is None:
                 rows = costs[:, whole].argmin(0)[np.newaxis]

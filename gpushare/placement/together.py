@@ -46,7 +46,7 @@ def choose(gpu_costs: Floats, layouts: Ints, known: Sequence[GpuTopology], count
         np.empty((count, gpu_costs.shape[1]), np.int64), np.empty(gpu_costs.shape[1]), np.empty(gpu_costs.shape[1])
     )
     for number in there:
-        at = np.flatnonzero(layouts == number)
+        at = slice(None) if len(there) == 1 else np.flatnonzero(layouts == number)  # a slice copies nothing
         layout, costs = known[number], gpu_costs[:, at]
         if layout.is_flat:
             chosen.rows[:, at] = np.sort(costs.argsort(0, kind="stable")[:count], 0)
@@ -69,7 +69,7 @@ def _of_all(layout: GpuTopology, gpu_costs: Floats, count: int) -> Ints:
         decided = np.zeros(len(open_), np.bool_)
         for begin in range(0, len(open_), step):
             some = open_[begin : begin + step]
-            these = gpu_costs[:, some]
+            these = gpu_costs if len(some) == gpu_costs.shape[1] else gpu_costs[:, some]
             costs = _added(these[column] for column in sets.T)
             best = costs.argmin(0)
             rows[:, some] = sets[best].T

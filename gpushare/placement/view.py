@@ -36,7 +36,10 @@ class NodeView:
 
         Then each GPU has its own reason, which is more useful than the node's.
         """
-        return any(amount > self.free.get(name, amount) for name, amount in amounts)
+        for name, amount in amounts:  # noqa: SIM110 - refusals call this for every node, and a generator is slower
+            if amount > self.free.get(name, amount):
+                return True
+        return False
 
     def gpus(self) -> list[tuple[Gpu, ledger.GpuUse]]:
         """Return each GPU with its usage."""

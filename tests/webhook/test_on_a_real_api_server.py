@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,7 +15,6 @@ from lab import access, api_audit, lab_errors
 from tests import builders
 from tests.webhook.conftest import BASE, Cluster
 from tests.webhook.replica import until
-from webhook.controllers.leader_reports import REWRITE_SECONDS, ProfilePublisher
 
 pytestmark = pytest.mark.apiserver
 
@@ -90,25 +88,21 @@ def test_viewer_of_gpunodes_reads_the_placement_profile(cluster: Cluster) -> Non
         cluster.kubectl("delete", "-f", str(manifest))
 
 
-async def test_profile_is_rewritten_after_failures_and_edits(cluster: Cluster, tmp_path: Path) -> None:
-    now = [0.0]
-    account = (contract.SYSTEM_NAMESPACE, contract.WEBHOOK_SERVICE_ACCOUNT)
-    credentials = cluster.administrator.service_account_kubeconfig(*account, tmp_path / "webhook.kubeconfig")
+def test_leader_rewrites_an_invalid_profile(cluster: Cluster) -> None:
     manifest = BASE / "webhook" / "placement.yaml"
-    async with api_client.connect(str(credentials), component="webhook") as api:
-        profile = PlacementProfile("pack")
-        publisher = ProfilePublisher(api, profile=lambda: profile, leads=lambda: True, clock=lambda: now[0])
-        await publisher.step()  # there is no ConfigMap yet
-        cluster.kubectl("apply", "-f", str(manifest))
-        try:
-            named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
-            for seconds in (0.0, REWRITE_SECONDS):
-                now[0] += seconds
-                await publisher.step()
-                assert json.loads(cluster.kubectl("get", *named, "-o", "json"))["data"]["policy"] == "pack"
-                cluster.kubectl("patch", *named, '--patch={"data": {"policy": "nonsense"}}')
-        finally:
-            cluster.kubectl("delete", "-f", str(manifest))
+    cluster.start("--policy=pack")  # there is no ConfigMap yet
+    cluster.kubectl("apply", "-f", str(manifest))
+    named = ("configmap", contract.PLACEMENT_CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
+
+    def policy() -> object:
+        return (json.loads(cluster.kubectl("get", *named, "-o", "json")).get("data") or {}).get("policy")
+
+    try:
+        until(lambda: policy() == "pack", cluster.explain)
+        cluster.kubectl("patch", *named, '--patch={"data": {"policy": "nonsense"}}')
+        until(lambda: policy() == "pack", cluster.explain)
+    finally:
+        cluster.kubectl("delete", "-f", str(manifest))
 
 
 def watches_of_all_pods(administrator: access.Access) -> set[str]:

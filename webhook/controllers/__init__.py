@@ -7,7 +7,7 @@ resizer                gives pods that change their request another amount, with
 resize_requests        which pods request another amount, in which order, and the next step of each; pure
 gated_pods/            places gated pods in order, and ungates them
 evictor                reports pods that cannot use their placement, and evicts those that are recreated
-leader_reports         the cluster's GPUs for Prometheus, the placement profile for the plugin
+leader_reports         the cluster's GPUs for Prometheus
 
 Shared by them:
 

@@ -1,10 +1,9 @@
-"""Reports of the leading replica: the cluster's GPUs for Prometheus, and the placement profile for the plugin."""
+"""Reports of the leading replica: the cluster's GPUs for Prometheus."""
 
 from __future__ import annotations
 
 import asyncio
 import collections
-import dataclasses
 import functools
 import logging
 import time
@@ -15,19 +14,14 @@ from prometheus_client import Metric
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
-from gpushare import contract, gpu_capacity
-from gpushare.cluster import api_client, api_errors
+from gpushare import gpu_capacity
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Mix
-from gpushare.placement_profile import PlacementProfile
 
 logger = logging.getLogger(__name__)
 
 COUNT_SECONDS: Final = 2.0  # between two counts
 SLICE_SECONDS: Final = 0.005  # of work, before other tasks have the event loop for as long
-PROFILE_PATH: Final = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
-REWRITE_SECONDS: Final = 300.0  # the ConfigMap may have been edited
-PUBLISH_SECONDS: Final = 10.0  # the mix changes every few dozen pods, which is more often than the plugin needs it
 
 
 class ClusterFigures(Collector):
@@ -89,48 +83,3 @@ class ClusterFigures(Collector):
             for state in gpu_capacity.PartState:
                 gpus.add_metric([model, state], total[model, state])
         yield from (gpus, by_node)
-
-
-@dataclasses.dataclass(eq=False)
-class ProfilePublisher:
-    """Writes the placement profile in use into a ConfigMap, for the kubectl plugin, while this replica leads."""
-
-    api: api_client.ApiClient
-    _: dataclasses.KW_ONLY
-    profile: Callable[[], PlacementProfile]
-    leads: Callable[[], bool]
-    clock: Callable[[], float] = time.monotonic
-
-    def __post_init__(self) -> None:
-        self._written: PlacementProfile | None = None  # since this replica leads
-        self._written_at = 0.0
-        self._problem = ""  # the problem that was logged last
-
-    async def run(self) -> None:
-        while True:
-            await self.step()
-            await asyncio.sleep(PUBLISH_SECONDS)
-
-    async def step(self) -> None:
-        """Write the profile if it has changed, or was written long ago.
-
-        Never raises ClusterError, because the webhook itself does not use the ConfigMap.
-        """
-        if not self.leads():
-            self._written = None
-            return
-        profile = self.profile()
-        if profile == self._written and self.clock() - self._written_at < REWRITE_SECONDS:
-            return
-        try:
-            await self.api.patch(PROFILE_PATH, {"data": profile.data()})
-        except api_errors.ClusterError as error:
-            if str(error) != self._problem:  # every retry fails for the same reason
-                logger.warning(
-                    "Could not publish the placement profile, so the plugin uses the last one: "
-                    "apply config/base of this release, which has the ConfigMap and the permission to write it",
-                    extra={"configmap": contract.PLACEMENT_CONFIG_MAP, "err": str(error)},
-                )
-            self._problem = str(error)
-        else:
-            self._written, self._written_at, self._problem = profile, self.clock(), ""

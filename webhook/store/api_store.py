@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
-from gpushare import contract, errors, pod, resource_quota
+from gpushare import contract, errors, pod, policies, resource_quota
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
@@ -24,6 +24,7 @@ from webhook.store.gpunode_writer import GpuNodeWriter
 from webhook.store.node_ledger import DeletedNodes, NodeLedger
 from webhook.store.occupancy import Occupancy
 from webhook.store.reservation_limits import QuotaAllowances, UnconfirmedReservations
+from webhook.store.shared_profile import SharedProfile
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,10 @@ COUNTED_BY_PLACER: Final = (
 
 
 class ApiStore:
-    """The live ledger (`ledger_store.LiveLedger`), which `run` keeps up to date; `on_refused` as in `GpuNodeWriter`."""
+    """The live ledger (`ledger_store.LiveLedger`), which `run` keeps up to date.
+
+    on_refused: as in `GpuNodeWriter`. policy: published with the mix.
+    """
 
     overrides = NO_OVERRIDES
 
@@ -47,6 +51,7 @@ class ApiStore:
         metrics: Metrics,
         *,
         on_refused: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
+        policy: str = policies.DEFAULT,
         lifetime_seconds: float = 0.0,
         contention: Contention | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -82,13 +87,22 @@ class ApiStore:
             bound=self._allowances.bound,
         )
         self._cache.on_change(lambda _: self._nodes_changed.set())
+        self._profile = SharedProfile(
+            api,
+            self.chooser,
+            self._occupancy.workload,
+            woken=self._occupancy.lesson_due,
+            policy=policy,
+            leads=lambda: self.contention.leads,
+            synced=self._nodes.synced,
+        )
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(self._gpunodes.run())
             tasks.create_task(self._nodes.run())
             tasks.create_task(self._occupancy.run())
-            tasks.create_task(self._learn())
+            tasks.create_task(self._profile.run())
             tasks.create_task(self._update_chooser())
             tasks.create_task(self._allowances.run())
 
@@ -108,6 +122,11 @@ class ApiStore:
         """Return which cached collection is stale, as a sentence, or None; a stale cache goes on answering."""
         informers = (self._gpunodes, self._nodes, *self._occupancy.informers, self._allowances.informer)
         return informer.stale_reason(informers, longest_seconds=STALE_SECONDS)
+
+    def lead(self, leads: bool) -> None:
+        """Record whether this replica leads, and so renews the placement profile."""
+        self.contention.leads = leads
+        self._occupancy.lesson_due.set()
 
     def on_change(self, listener: Callable[[], None]) -> None:
         """Call `listener` after each change of a GPUNode or Node, and when pods free room on a node with GPUs."""
@@ -163,17 +182,10 @@ class ApiStore:
             if self.chooser.update_some(NODES_AT_ONCE):
                 await asyncio.sleep(0)
                 continue
-            self._is_warm.set()
+            if not self._is_warm.is_set():
+                await self._profile.ready()
+                self._is_warm.set()
             await self._nodes_changed.wait()
-
-    async def _learn(self) -> None:
-        """Teach the engine what the cluster's pods request, whenever that has changed enough."""
-        while True:
-            await self._occupancy.lesson_due.wait()
-            self._occupancy.lesson_due.clear()
-            mix = self._occupancy.workload.snapshot()
-            await self.chooser.learn_in_thread(mix)
-            logger.info("Placement has learned the cluster's mix of requests", extra={"pods": mix.pods})
 
     def _gpunode_changed(self, change: objects.Delta) -> None:
         name = change.key.name

@@ -21,6 +21,7 @@ from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
+from gpushare.placement.worth import Worth
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -73,9 +74,12 @@ class Chooser:
     def learn(self, mix: Mix) -> None:
         self._fleet.learn(mix)
 
-    async def learn_in_thread(self, mix: Mix) -> None:
-        """Use this mix once a thread has prepared it; until then, placements use the former one."""
-        self._fleet.learn(mix, await asyncio.to_thread(self._fleet.study, mix))
+    async def study(self, mix: Mix) -> Worth:
+        """Return the tables of a mix for `use`, computed in a thread; placements go on with the former mix."""
+        return await asyncio.to_thread(self._fleet.study, mix)
+
+    def use(self, studied: Worth) -> None:
+        self._fleet.learn(studied.mix, studied)
 
     def place(
         self,
@@ -192,7 +196,7 @@ Asks = tuple[RequestClass, ...]  # of one pod
 
 
 class WorkloadMix:
-    """Counts the requests of the pods that have a share now, so every replica has the same without stored state.
+    """Counts the requests of the pods that have a share now.
 
     A lesson is due when a third of these pods have changed since the last one, and FEWEST at least; or a third of their
     compute, and MIN_PERCENT at least, because a few pods may be most of a cluster. Then `due` is called, and again with
@@ -220,10 +224,14 @@ class WorkloadMix:
         self._percent += _percent(after) - _percent(before)
         self._turnover += 1
         self._turnover_percent += max(_percent(before), _percent(after))
+        if self.is_due:
+            self._due()
+
+    @property
+    def is_due(self) -> bool:
         by_pods = self._turnover >= max(FEWEST, self._known // PART)
         by_compute = self._turnover_percent >= max(MIN_PERCENT, self._known_percent // PART)
-        if by_pods or (by_compute and self._pods >= ENOUGH_PODS):
-            self._due()
+        return by_pods or (by_compute and self._pods >= ENOUGH_PODS)
 
     def snapshot(self) -> Mix:
         self._turnover, self._known = 0, self._pods

@@ -10,6 +10,7 @@ from gpushare import codec, contract, errors, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
 from gpushare.placement import NodeView, exclusive_gpus
+from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from webhook.pods.stored_pod import Pod
@@ -23,8 +24,9 @@ from webhook.store.reservation_limits import UnconfirmedReservations
 class MemoryStore:
     """GPUNodes and, if given, Nodes, pods and storage objects of the kinds that `volumes` reads.
 
-    A GPUNode without a Node counts as ready and without limits. avoided: nodes that a pod must not go to, regardless of
-    free capacity. bound: a namespace's bound on exclusive GPUs.
+    A GPUNode without a Node counts as ready and without limits. profile: has the mix to use; None: learn it from the
+    pods. avoided: nodes that a pod must not go to, regardless of free capacity. bound: a namespace's bound on exclusive
+    GPUs.
     """
 
     overrides = NO_OVERRIDES
@@ -36,6 +38,7 @@ class MemoryStore:
         pods: Iterable[Mapping[str, Any]] = (),
         storage: Iterable[Mapping[str, Any]] = (),
         *,
+        profile: PlacementProfile | None = None,
         avoided: Callable[[pod.PodJson], Avoided] = lambda _: NO_AVOIDED,
         bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
     ) -> None:
@@ -52,15 +55,15 @@ class MemoryStore:
             self._cache.put_node_spec(name, NodeSpec.from_manifest(known.get(name) or _plain(name)))
         for item in storage:
             self._cache.put_storage(pod.namespaced_name(item), None, volumes.read(item))
-        asked = chooser.WorkloadMix()
+        self._workload = chooser.WorkloadMix()
+        self._asks: dict[tuple[str, str], chooser.Asks] = {}
         for manifest in pods:
-            where = (manifest.get("spec") or {}).get("nodeName") or pod.annotations_of(manifest).get(contract.NODE)
-            if where and not pod.is_terminal(manifest):
-                pod_info = PodInfo.from_manifest(manifest, str(where))
-                self._cache.put(pod.namespaced_name(manifest), pod_info)
-                if pod.annotations_of(manifest).get(contract.ALLOCATION):
-                    asked.change((), chooser.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts))
-        self.chooser.learn(asked.snapshot())
+            key = pod.namespaced_name(manifest)
+            if (pod_info := _pod_info(manifest)) is not None:
+                self._cache.put(key, pod_info)
+            self.pod_changed(key, manifest)
+        mix = self._workload.snapshot()
+        self.chooser.learn(profile.mix if profile is not None else mix)
 
     def missing(self) -> str | None:
         return None
@@ -114,15 +117,33 @@ class MemoryStore:
         view = self._views.get(name)
         return view is not None and view.is_full(amounts)
 
-    def pod_deleted(self, name: tuple[str, str]) -> None:
-        """Free the room of a deleted pod on its node; `name`: namespace and name."""
-        self._cache.put(name, None)
+    def pod_changed(self, key: tuple[str, str], manifest: pod.PodJson | None) -> None:
+        """Count the request of a pod; if it is deleted (None), free its room. `key`: namespace and name."""
+        after: chooser.Asks = ()
+        if manifest is None:
+            self._cache.put(key, None)
+        elif contract.ALLOCATION in pod.annotations_of(manifest) and (pod_info := _pod_info(manifest)) is not None:
+            after = chooser.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts)
+        self._workload.change(self._asks.pop(key, ()), after)
+        if after:
+            self._asks[key] = after
+
+    def learn(self) -> None:
+        """Learn the mix, if that is due."""
+        if self._workload.is_due:
+            self.chooser.learn(self._workload.snapshot())
 
     def documents(self) -> list[dict[str, Any]]:
         return [
             {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
             for name, document in self._documents.items()
         ]
+
+
+def _pod_info(manifest: pod.PodJson) -> PodInfo | None:
+    """Return what the pod uses of its node; None if it has none, or has ended."""
+    where = (manifest.get("spec") or {}).get("nodeName") or pod.annotations_of(manifest).get(contract.NODE)
+    return PodInfo.from_manifest(manifest, str(where)) if where and not pod.is_terminal(manifest) else None
 
 
 def _plain(name: str) -> dict[str, Any]:

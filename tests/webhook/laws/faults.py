@@ -9,7 +9,7 @@ from gpushare import pod
 from gpushare.cluster import api_errors
 from tests.webhook.laws import replica, truth
 from tests.webhook.laws.schedule import Option
-from tests.webhook.laws.simulated_api import GPUNODES, PODS, SimulatedApi
+from tests.webhook.laws.simulated_api import GPUNODES, PODS, PROFILES, SimulatedApi
 from tests.webhook.laws.users import Point, Users
 from tests.webhook.laws.virtual_loop import VirtualLoop
 from tests.webhook.laws.wire import Message, Network, Watch
@@ -47,6 +47,8 @@ class Faults:
         for waits in (*self._users.points, *(message for message in self._network.messages if message.writes)):
             yield Option("slow", f"takes long: {waits}", lambda it=waits: self._hold_up(it))  # type: ignore[misc]
         for watch in self._network.watches:
+            if watch.collection == PROFILES:
+                continue  # there is none in these worlds
             if self._network.pending_events(watch) > 1:
                 yield reporter(self._network, "late", watch, 1)
             label = f"the watch of {watch.sender} on {watch.collection} falls silent"

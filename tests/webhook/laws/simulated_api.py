@@ -14,15 +14,17 @@ import jsonpatch
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.nodefilters import volumes
-from webhook.store import reservation_limits
+from webhook.store import reservation_limits, shared_profile
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
 PODS: Final = "/api/v1/pods"
+PROFILES: Final = shared_profile.COLLECTION
 _KINDS: Final = {
     GPUNODES: (contract.API_VERSION, contract.GPUNODE_KIND),
     NODES: ("v1", "Node"),
     PODS: ("v1", "Pod"),
+    PROFILES: ("v1", "ConfigMap"),
     reservation_limits.QUOTAS_PATH: ("v1", "ResourceQuota"),
     **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in volumes.PATHS.items()},
 }

@@ -108,7 +108,7 @@ def test_refusal_for_cpu_quotes_the_node_filter() -> None:
 def test_freed_room_is_seen() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
     assert isinstance(place(on, asks()), Refusal)
-    on.pod_deleted(("default", "web-node-a"))
+    on.pod_changed(("default", "web-node-a"), None)
     assert isinstance(place(on, asks()), Placement)
 
 
