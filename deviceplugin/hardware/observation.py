@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_events, nvml_topology
 from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.state.node_state import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, ObservableGpus, Unreadable
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
@@ -43,7 +43,7 @@ class Observation:
         self,
         driver: Driver,
         *,
-        seen: Offer,
+        seen: ObservableGpus,
         unread: Observable[tuple[Unreadable, ...]],
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,

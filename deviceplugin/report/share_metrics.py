@@ -20,7 +20,7 @@ from deviceplugin.arbiter.scheduling.leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.state import advertisement, pod_resources
-from deviceplugin.state.node_state import ModesInForce, Observable, Offer
+from deviceplugin.state.node_state import ModesInForce, Observable, ObservableGpus
 from gpushare import gpu_capacity
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpu_capacity import ShareOnGpu
@@ -91,7 +91,7 @@ class DeviceHolders:
     kubelet: pod_resources.KubeletDevices
     _: dataclasses.KW_ONLY
     hardware: Callable[[], Iterable[HardwareGpu]]
-    gpus: Offer
+    gpus: ObservableGpus
     in_force: Observable[ModesInForce]
 
     async def run(self) -> None:
