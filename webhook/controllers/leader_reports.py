@@ -63,7 +63,8 @@ class ClusterFigures(Collector):
             if time.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS)
                 began = time.monotonic()
-        self._known, self._counted_with = parts_of, mix
+        self._known = parts_of
+        self._counted_with = mix
 
     def describe(self) -> Iterable[Metric]:
         return []
@@ -133,4 +134,6 @@ class ProfilePublisher:
                 )
             self._problem = str(error)
         else:
-            self._written, self._written_at, self._problem = profile, self.clock(), ""
+            self._written = profile
+            self._written_at = self.clock()
+            self._problem = ""

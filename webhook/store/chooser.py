@@ -226,8 +226,10 @@ class WorkloadMix:
             self._due()
 
     def snapshot(self) -> Mix:
-        self._turnover, self._known = 0, self._pods
-        self._turnover_percent, self._known_percent = 0, self._percent
+        self._turnover = 0
+        self._known = self._pods
+        self._turnover_percent = 0
+        self._known_percent = self._percent
         return Mix.from_counts(self._counts, pods=self._pods)
 
 
