@@ -76,8 +76,7 @@ missing_packages() {
 }
 
 prerequisites() {
-  local python
-  local -a missing
+  local python missing=()
   python="$(find_python)"
   mapfile -t missing < <(missing_packages "$python")
   [[ ${#missing[@]} -gt 0 ]] || return 0
@@ -185,8 +184,7 @@ keep_components() {
   done
   for name in $installed; do
     if [[ " ${without[*]} " == *" $name "* || " ${overlay[*]} " == *" --component $name "* ]]; then continue; fi
-    kept+=" $name"
-    overlay+=(--component "$name")
+    kept+=" $name" overlay+=(--component "$name")
   done
   [[ -z $kept ]] || say "Components of the last installation that stay:$kept. To remove one: --without-component NAME."
 }
