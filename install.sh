@@ -20,7 +20,8 @@ to upgrade, or with other options.
 
   --registry REGISTRY/PREFIX  use the images REGISTRY/PREFIX/webhook, …/agent and …/plugin; by default those that
                               `make images PUSH=REGISTRY/PREFIX` has pushed, by digest
-  --component NAME            add config/components/NAME; may be repeated
+  --component NAME            add config/components/NAME; may be repeated. Those of the last installation stay
+  --without-component NAME    remove that component; may be repeated
   --kubelet-root DIRECTORY    the kubelets' directory, if not /var/lib/kubelet
   --dry-run                   print the changes, and let the API server check them, without making any
   --timeout SECONDS           how long to wait for webhook and agents; default 180
@@ -75,8 +76,7 @@ missing_packages() {
 }
 
 prerequisites() {
-  local python
-  local -a missing
+  local python missing=()
   python="$(find_python)"
   mapfile -t missing < <(missing_packages "$python")
   [[ ${#missing[@]} -gt 0 ]] || return 0
@@ -116,6 +116,13 @@ local_demo() {
 
 context() { kubectl config current-context 2>/dev/null || echo 'in-cluster'; }
 
+refuse_helm() {
+  local by
+  by="$(kubectl get deployment --namespace "$NAMESPACE" gpushare-webhook --ignore-not-found \
+    --output 'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}' 2>/dev/null || true)"
+  [[ $by != Helm ]] || fail "gpushare was installed into this cluster by Helm: use helm upgrade and helm uninstall"
+}
+
 need_cluster() {
   command -v kubectl >/dev/null || fail 'kubectl is missing: install it, or try ./install.sh --local without a cluster'
   kubectl version >/dev/null 2>&1 ||
@@ -124,18 +131,18 @@ need_cluster() {
 
 # A Python that can run the plugin: that of `make env`, or a small environment with the locked versions of its packages.
 python_for_checks() {
-  local python=.venv/bin/python folder=build/check
-  if ! "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
-    python=$folder/bin/python
-    if ! "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
-      mkdir -p build
-      "$(find_python)" -m venv $folder ||
-        fail 'Python has no venv: run ./install.sh --prerequisites'
-      awk '/^[a-z]/ { on = /^(click|colorama|pyyaml|tabulate)==/ } on' requirements.lock >$folder/requirements.lock
-      "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r $folder/requirements.lock ||
-        fail 'the check needs click, pyyaml and tabulate, and pip cannot install them: add --skip-preflight to install without it'
+  local python folder=build/check
+  for python in .venv/bin/python $folder/bin/python; do
+    if "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
+      printf '%s\n' "$python"
+      return
     fi
-  fi
+  done
+  mkdir -p build
+  "$(find_python)" -m venv $folder || fail 'Python has no venv: run ./install.sh --prerequisites'
+  awk '/^[a-z]/ { on = /^(click|colorama|pyyaml|tabulate)==/ } on' requirements.lock >$folder/requirements.lock
+  "$python" -m pip install --quiet --disable-pip-version-check --require-hashes -r $folder/requirements.lock ||
+    fail 'the check needs click, pyyaml and tabulate, and pip cannot install them: add --skip-preflight to install without it'
   printf '%s\n' "$python"
 }
 
@@ -154,12 +161,10 @@ preflight() {
   check --before-install --filename "$scratch/manifests.yaml" || code=$?
   say
   if [[ $code -eq 0 ]]; then return; fi
-  if [[ -z $blocking && -n $skip_preflight ]]; then
+  if [[ -z $blocking ]]; then
+    [[ -n $skip_preflight ]] || fail 'the cluster could not be checked: add --skip-preflight to install without the check'
     say 'Continuing although the cluster could not be checked, because of --skip-preflight.'
-    return
-  fi
-  if [[ -z $blocking ]]; then fail 'the cluster could not be checked: add --skip-preflight to install without the check'; fi
-  if [[ -n $dry_run ]]; then
+  elif [[ -n $dry_run ]]; then
     say "An installation would stop here, because of $blocking. With --skip-preflight it would continue:"
   elif [[ -n $skip_preflight ]]; then
     say "Continuing in spite of $blocking, because of --skip-preflight."
@@ -168,15 +173,44 @@ preflight() {
   fi
 }
 
-render() {
-  if kubectl get configmap --namespace "$NAMESPACE" gpushare-config >/dev/null 2>&1; then
-    say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
-  fi
-  "$(find_python)" config/overlay.py "$scratch" "${overlay[@]}" || exit 1
-  kubectl kustomize "$scratch" >"$scratch/manifests.yaml"
+# Adds the components of the last installation, which the agent's DaemonSet names.
+keep_components() {
+  local name installed kept=''
+  # Without the right to read it, the check below reports the missing rights.
+  installed="$(kubectl get daemonset --namespace "$NAMESPACE" gpushare-agent --ignore-not-found \
+    --output 'jsonpath={.metadata.annotations.gpushare\.io/components}' 2>/dev/null || true)"
+  for name in "${without[@]}"; do
+    [[ " $installed " == *" $name "* ]] || fail "--without-component $name: the cluster has ${installed:-no component}"
+  done
+  for name in $installed; do
+    if [[ " ${without[*]} " == *" $name "* || " ${overlay[*]} " == *" --component $name "* ]]; then continue; fi
+    kept+=" $name" overlay+=(--component "$name")
+  done
+  [[ -z $kept ]] || say "Components of the last installation that stay:$kept. To remove one: --without-component NAME."
 }
 
-images() { sed -n 's/^ *image: //p' "$scratch/manifests.yaml" | sort -u | paste -sd ' '; }
+# Deletes the objects that only components in `without` have.
+remove_components() {
+  local -a objects
+  [[ ${#without[@]} -gt 0 ]] || return 0
+  render old "${overlay[@]}" "${without[@]/#/--component=}"
+  names() { kubectl create --dry-run=client --filename "$1" --output name | sort; }
+  mapfile -t objects < <(comm -23 <(names "$scratch/old.yaml") <(names "$scratch/manifests.yaml"))
+  [[ ${#objects[@]} -eq 0 ]] || kubectl delete --ignore-not-found --namespace "$NAMESPACE" "$@" "${objects[@]}"
+}
+
+# Writes the manifests with these settings to NAME.yaml.
+render() {
+  mkdir "$scratch/$1"
+  "$(find_python)" config/overlay.py "$scratch/$1" "${@:2}" || exit 1
+  kubectl kustomize "$scratch/$1" >"$scratch/$1.yaml"
+}
+
+contents() {
+  say "gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
+  say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images:" \
+    "$(sed -n 's/^ *image: //p' "$scratch/manifests.yaml" | sort -u | paste -sd ' ')"
+}
 
 # The other field managers in the API server's message, each once.
 others() { sed -n 's/.*conflicts\{0,1\} with "\([^"]*\)".*/\1/p' "$scratch/complaints" | sort -u | paste -sd ' '; }
@@ -217,19 +251,21 @@ differences() {
 }
 
 install_into_cluster() {
-  local -a force=()
-  [[ -z $force_conflicts ]] || force=(--force-conflicts)
   need_cluster
   refuse_helm
   python="$(python_for_checks)" || [[ -n $skip_preflight ]] || exit 1
-  render
+  keep_components
+  if kubectl get configmap --namespace "$NAMESPACE" gpushare-config >/dev/null 2>&1; then
+    say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
+  fi
+  render manifests "${overlay[@]}"
   if [[ -n $dry_run ]]; then
     preflight
-    say "Would install gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
-    say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
+    say "Would install $(contents)"
     if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
       apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml" >/dev/null
       differences
+      remove_components --dry-run=server
     else
       # The API server cannot check objects in a namespace that does not exist yet.
       kubectl apply --dry-run=client --filename "$scratch/manifests.yaml"
@@ -238,8 +274,7 @@ install_into_cluster() {
     return
   fi
   preflight
-  say "Installing gpushare into the cluster of context '$(context)': namespace $NAMESPACE, CRD $CRD,"
-  say "webhook (2 replicas), policies, and an agent on each node with a GPU. Images: $(images)"
+  say "Installing $(contents)"
   # The kind must exist before its objects, and before the policies that name it.
   apply "${force[@]}" --filename config/base/crd/gpunodes.yaml
   # At first the CRD's conditions are null, and a wait for one of them would fail at once. The API server accepts the
@@ -247,6 +282,7 @@ install_into_cluster() {
   kubectl wait --for=jsonpath='{.status.acceptedNames.plural}'="${CRD%%.*}" --timeout=60s "crd/$CRD" >/dev/null
   kubectl wait --for=condition=Established --timeout=60s "crd/$CRD"
   apply "${force[@]}" --filename "$scratch/manifests.yaml"
+  remove_components
   # A DaemonSet without a matching node is ready at once; the check reports that.
   local attempts=5
   await deployment/gpushare-webhook webhook || attempts=1 late='gpushare-webhook'
@@ -282,113 +318,10 @@ verify() {
   say '  kubectl gpushare top    # to install the plugin: docs/plugin.md'
 }
 
-# --- uninstall -------------------------------------------------------------------------------------------------------
-
-refuse_helm() {
-  local by
-  by="$(kubectl get deployment --namespace "$NAMESPACE" gpushare-webhook --ignore-not-found \
-    --output 'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}' 2>/dev/null || true)"
-  [[ $by != Helm ]] || fail "gpushare was installed into this cluster by Helm: use helm upgrade and helm uninstall"
-}
-
-remove() { kubectl delete --ignore-not-found "${how[@]}" "$@"; }
-
-# Prints what an uninstallation deletes, and the pods that it affects.
-announce() {
-  local holders count
-  say "From the cluster of context '$(context)' this deletes:"
-  say "  webhook, agents, their policies, roles and certificates, and the namespace $NAMESPACE with everything in it"
-  count="$(kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found \
-    --output 'go-template={{ len .data }}' 2>/dev/null || true)"
-  [[ -z $count ]] || say "  the $count configurations of nodes, in the ConfigMap gpushare-config"
-  if [[ -n $delete_ledger ]]; then
-    say "  the ledger, with the cordons of GPUs: the CRD $CRD and $(kubectl get "$CRD" --output name 2>/dev/null | wc -l) GPUNodes"
-  else
-    say '  not the ledger, the GPUNodes and their CRD'
-  fi
-  holders="$(kubectl get pods --all-namespaces --selector gpushare.io/share --no-headers \
-    --output 'custom-columns=:metadata.namespace,:metadata.name,:spec.nodeName,:status.phase' 2>/dev/null)" ||
-    holders='(pods could not be listed)'
-  [[ -n $holders ]] || return 0
-  say
-  say 'Pods that have a share, or wait for one:'
-  say "$holders" | sed 's/^/  /'
-  say 'Running pods keep their share and its limits, but a container that restarts finds no arbiter, and CUDA fails in it.'
-  say 'Waiting pods wait until gpushare is installed again. To end them first, delete them.'
-}
-
-confirm() {
-  local answer
-  [[ -t 0 && -z $yes ]] || return 0
-  read -r -p 'Uninstall? [y/N] ' answer
-  [[ $answer == [yY]* ]] || fail 'nothing was changed'
-}
-
-# Saves the objects that only an administrator could recreate.
-save() {
-  local file folder
-  file="gpushare-config-$(date -u +%Y%m%dT%H%M%SZ).yaml"
-  kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found --output yaml \
-    >"$scratch/$file" || fail 'nothing was changed: the configurations of nodes could not be read, see above'
-  [[ -s $scratch/$file ]] || return 0
-  # Without the fields of the deleted object, so that the file can create a new one.
-  sed -i -E '/^  (resourceVersion: "|uid: [0-9a-f-]{36}$|creationTimestamp: ")/d' "$scratch/$file"
-  for folder in "$called_from" "${TMPDIR:-/tmp}"; do
-    if [[ -n $dry_run ]]; then
-      say "Would save the configurations of nodes to $folder/$file."
-      return
-    elif cp "$scratch/$file" "$folder/$file" 2>/dev/null; then
-      say "Saved the configurations of nodes. To restore them after a new installation:"
-      say "  kubectl create --filename $folder/$file"
-      return
-    fi
-  done
-  fail "nothing was changed: the configurations of nodes could not be saved to $called_from"
-}
-
-uninstall() {
-  how=()
-  need_cluster
-  refuse_helm
-  announce
-  say
-  if [[ -n $dry_run ]]; then
-    how=(--dry-run=server)
-  else
-    confirm
-  fi
-  save
-  # First what could block pods: none may be rejected because the webhook is gone.
-  remove mutatingwebhookconfiguration gpushare
-  remove validatingadmissionpolicybinding,validatingadmissionpolicy --selector "$OURS"
-  remove cronjob,deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
-    --namespace "$NAMESPACE" --selector "$OURS"
-  remove configmap gpushare-config --namespace "$NAMESPACE"
-  remove clusterrolebinding,clusterrole --selector "$OURS"
-  remove --wait=false namespace "$NAMESPACE"
-  if [[ -n $delete_ledger ]]; then
-    remove --timeout=60s crd "$CRD"
-  fi
-  say
-  if [[ -n $dry_run ]]; then
-    say 'Nothing was changed.'
-    return
-  fi
-  kubectl wait --for=delete --timeout=30s "namespace/$NAMESPACE" >/dev/null 2>&1 ||
-    say "The namespace $NAMESPACE is still being deleted: kubectl get namespace $NAMESPACE shows when it is gone."
-  if [[ -n $delete_ledger ]]; then
-    say 'Removed, including the ledger. Next: kubectl get nodes --selector nvidia.com/gpu.present'
-  else
-    say "Removed. The ledger stays: kubectl get gpunodes. A new ./install.sh continues with it. To remove it too:"
-    say '  ./install.sh --uninstall --delete-ledger'
-  fi
-}
-
 # --- command line ----------------------------------------------------------------------------------------------------
 
-timeout_seconds=180 mode='' dry_run='' skip_preflight='' force_conflicts='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late=''
-overlay=()
-how=()
+timeout_seconds=180 mode='' dry_run='' skip_preflight='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late=''
+overlay=() without=() force=()
 
 choose() {
   [[ -z $mode ]] || fail "$mode and $1 cannot be combined: choose one"
@@ -398,7 +331,9 @@ choose() {
 # Reads the value of a flag from `--flag value` or `--flag=value`.
 with_value() {
   [[ $# -ge 2 && -n $2 && $2 != --* ]] || fail "$1 needs a value: see ./install.sh --help"
-  if [[ $1 != --timeout ]]; then
+  if [[ $1 == --without-component ]]; then
+    without+=("$2")
+  elif [[ $1 != --timeout ]]; then
     overlay+=("$1" "$2")
   elif [[ $2 =~ ^[1-9][0-9]{0,4}$ ]]; then
     timeout_seconds="$2" timeout_given=yes
@@ -415,16 +350,16 @@ only_for() {
 parse() {
   while [[ $# -gt 0 ]]; do
     case "$1" in
-      --registry=* | --component=* | --kubelet-root=* | --timeout=*)
+      --registry=* | --component=* | --without-component=* | --kubelet-root=* | --timeout=*)
         with_value "${1%%=*}" "${1#*=}"
         ;;
-      --registry | --component | --kubelet-root | --timeout)
+      --registry | --component | --without-component | --kubelet-root | --timeout)
         with_value "$@"
         shift
         ;;
       --dry-run) dry_run=yes ;;
       --skip-preflight) skip_preflight=yes ;;
-      --force-conflicts) force_conflicts=yes ;;
+      --force-conflicts) force=("$1") ;;
       --delete-ledger) delete_ledger=yes ;;
       --yes) yes=yes ;;
       --uninstall | --local | --prerequisites | --python) choose "$1" ;; # --python is for the Makefile
@@ -439,10 +374,11 @@ parse() {
 }
 
 parse "$@"
-if [[ ${#overlay[@]} -gt 0 ]]; then only_for '' "${overlay[0]}" yes; fi
+only_for '' "${overlay[0]-}" "${overlay[*]}"
+only_for '' --without-component "${without[*]}"
 only_for '' --timeout "$timeout_given"
 only_for '' --skip-preflight "$skip_preflight"
-only_for '' --force-conflicts "$force_conflicts"
+only_for '' --force-conflicts "${force[*]}"
 only_for --uninstall --delete-ledger "$delete_ledger"
 only_for --uninstall --yes "$yes"
 [[ $mode == --uninstall ]] || only_for '' --dry-run "$dry_run"
@@ -451,7 +387,11 @@ trap 'rm -rf "$scratch"' EXIT
 
 case "$mode" in
   '') install_into_cluster ;;
-  --uninstall) uninstall ;;
+  --uninstall)
+    # shellcheck source=config/uninstall.sh
+    source config/uninstall.sh
+    uninstall
+    ;;
   --local) local_demo ;;
   --prerequisites) prerequisites ;;
   --python) find_python ;;

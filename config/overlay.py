@@ -22,6 +22,7 @@ CONFIG = Path(__file__).resolve().parent
 PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make images PUSH=REGISTRY/PREFIX`
 PARTS = ("webhook", "agent", "plugin")
 KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
+RECORD = "gpushare.io/components"  # annotation of the agent's DaemonSet, which the next ./install.sh reads
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
@@ -49,14 +50,15 @@ def write(folder: Path, wanted: Wanted) -> None:
     if kubelet_root and not kubelet_root.startswith("/"):
         raise Mistake(f"--kubelet-root {kubelet_root}: write an absolute path, such as {KUBELET}")
     shutil.copytree(CONFIG, folder / "config", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
+    # Without repetition. Others add to the constraints of `openshift`.
+    chosen = sorted(dict.fromkeys(components), key=lambda name: name != "openshift")
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",
         "resources": ["config/default"],
-        # Without repetition.
-        "components": [f"config/components/{name}" for name in dict.fromkeys(components)],
+        "components": [f"config/components/{name}" for name in chosen],
         "images": list(images(wanted.registry, wanted.pushed)),
-        "patches": list(_kubelet(kubelet_root.rstrip("/"))),
+        "patches": [_agent(chosen, kubelet_root.rstrip("/") or KUBELET)],
     }
     (folder / "kustomization.yaml").write_text(json.dumps(document, indent=2))
 
@@ -88,14 +90,16 @@ def _pushed(path: Path) -> dict[str, dict[str, str]]:
         raise Mistake(f"{path} is invalid ({error}): run make images PUSH=REGISTRY/PREFIX again") from error
 
 
-def _kubelet(root: str) -> Iterator[dict[str, Any]]:
-    """Yield a patch for another directory on the host; the agent sees it at the usual path."""
-    if not root or root == KUBELET:
-        return
+def _agent(components: Sequence[str], root: str) -> dict[str, Any]:
+    """Return a patch that records the components, and sets the directories on the host."""
     volumes = [{"name": name, "hostPath": {"path": f"{root}/{name}"}} for name in ("device-plugins", "pod-resources")]
-    patch = {"kind": "DaemonSet", "apiVersion": "apps/v1", "metadata": {"name": "gpushare-agent"}}
-    patch |= {"spec": {"template": {"spec": {"volumes": volumes}}}}
-    yield {"target": {"kind": "DaemonSet", "name": "gpushare-agent"}, "patch": json.dumps(patch)}
+    patch = {
+        "kind": "DaemonSet",
+        "apiVersion": "apps/v1",
+        "metadata": {"name": "gpushare-agent", "annotations": {RECORD: " ".join(components)}},
+        **({"spec": {"template": {"spec": {"volumes": volumes}}}} if root != KUBELET else {}),
+    }
+    return {"target": {"kind": "DaemonSet", "name": "gpushare-agent"}, "patch": json.dumps(patch)}
 
 
 def main(words: Sequence[str]) -> int:

@@ -141,7 +141,9 @@ class ReportParts:
         self, cluster: ClusterParts, hardware: HardwareParts, shares: ShareParts, kubelet: KubeletParts
     ) -> None:
         state, name, api, node = cluster.state, cluster.name, cluster.api, cluster.gpunode
-        self._state, self._audited, self._informed = state, shares.audited, hardware.observation.informed
+        self._state = state
+        self._audited = shares.audited
+        self._informed = hardware.observation.informed
         self.status = gpunode_status.GpuNodeStatus(
             api,
             node,

@@ -40,7 +40,10 @@ class ClusterParts:
     """The copies of the cluster's objects, and the values that all groups share."""
 
     def __init__(self, settings: AgentSettings, api: api_client.ApiClient, *, pods: NodePods, wake: Wake) -> None:
-        self.settings, self.api, self.pods, self.wake = settings, api, pods, wake
+        self.settings = settings
+        self.api = api
+        self.pods = pods
+        self.wake = wake
         self.name = name = settings.node_name
         self.state = node_state.NodeState()
         self.gpunode = GpuNodeCopy(api, node_name=name, wake=wake.status)

@@ -78,7 +78,8 @@ class ObjectReader:
         except UnicodeDecodeError as error:
             raise NotJson("it is not UTF-8") from error
         self._at = 0
-        self._fed, self._fed_bytes = [], 0
+        self._fed = []
+        self._fed_bytes = 0
         yield from self._complete(is_last=is_last)
         rest = len(self._text) - self._at
         if rest > MAX_BYTES:
@@ -106,7 +107,8 @@ class ObjectReader:
         self._mark("{")
         if self._list_only and self._is_list:
             raise NotJson("there is something after the list")
-        self.fields, self._is_list = {}, False
+        self.fields = {}
+        self._is_list = False
         self._next = self._field
 
     def _field(self) -> tuple[str, Json] | None:

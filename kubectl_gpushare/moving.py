@@ -12,12 +12,11 @@ import functools
 import json
 import secrets
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from gpushare import contract, pod
 from gpushare.defragmentation import cordons, evicting
 from gpushare.defragmentation.cordons import Cordon, CordonChange
-from gpushare.defragmentation.evicting import Sibling
 from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Move
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
@@ -90,20 +89,24 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
     namespace, name = pod.namespaced_name(move.manifest)
     kind, owner = evicting.owner(move.manifest)
     origin.replicas(move.manifest)  # before the eviction: fails here without the right to read it
-    pods = origin.everybody_of if move.is_cpu_only else origin.pods
-    before = {sibling.uid for sibling in _siblings(pods(namespace=namespace), owner)}
+    listed = origin.everybody_of if move.is_cpu_only else origin.pods
+
+    def siblings() -> dict[str, pod.PodJson]:
+        pods = listed(namespace=namespace)
+        return {pod.uid(manifest): manifest for manifest in pods if evicting.owner(manifest)[1] == owner}
+
+    before = siblings()
     if pod.uid(move.manifest) not in before:
         raise plugin_errors.PluginError(f"pod {namespace}/{name} is gone: make a new plan")
     body = evicting.eviction(namespace, name, uid=pod.uid(move.manifest))
     origin.kubectl.create(f"/api/v1/namespaces/{namespace}/pods/{name}/eviction", json.dumps(body))
     until = time.monotonic() + timeout_seconds
     while True:
-        siblings = _siblings(pods(namespace=namespace), owner)
-        waits = evicting.waits_for(
-            pod.uid(move.manifest), siblings, before=before, kind=kind, wanted=origin.replicas(move.manifest)
-        )
+        now = siblings()
+        fresh = [manifest for uid, manifest in now.items() if uid not in before]
+        waits = _waits_for(move, now, fresh, kind, origin.replicas(move.manifest))
         if not waits:
-            nodes = dict.fromkeys(successor.node for successor in evicting.successors(siblings, before))
+            nodes = dict.fromkeys(map(_node, fresh))
             if move.is_cpu_only and move.before in nodes:
                 said = f"was evicted, and the scheduler put its replacement on {move.before} again"
                 raise plugin_errors.PluginError(f"pod {namespace}/{name} {said}")
@@ -115,26 +118,41 @@ def _move(move: Move, origin: live_cluster.LiveCluster, timeout_seconds: float) 
         time.sleep(LOOK_SECONDS)
 
 
-def _siblings(pods: Iterable[pod.PodJson], owner: str) -> list[Sibling]:
-    return [_sibling(manifest) for manifest in pods if evicting.owner(manifest)[1] == owner]
+def _waits_for(
+    move: Move, siblings: Mapping[str, pod.PodJson], fresh: Sequence[pod.PodJson], kind: str, wanted: int
+) -> str:
+    """Return what the move waits for; empty once the pod has ended and its owner has all its replicas, all placed.
 
-
-def _sibling(manifest: pod.PodJson) -> Sibling:
-    annotations = pod.annotations_of(manifest)
-    is_cpu_only = not pod.asks_for_share(manifest)
-    scheduled = str((manifest.get("spec") or {}).get("nodeName") or "")
-    conditions = (manifest.get("status") or {}).get("conditions") or ()
-    messages = {condition.get("type"): condition.get("message") for condition in conditions}
-    return Sibling(
-        uid=pod.uid(manifest),
-        name="/".join(pod.namespaced_name(manifest)),
-        node=scheduled if is_cpu_only else annotations.get(contract.NODE, ""),
-        is_placed=bool(scheduled) if is_cpu_only else contract.ALLOCATION in annotations,
-        is_gated=contract.SCHEDULING_GATE in pod.gates(manifest),
-        is_live=not pod.is_terminal(manifest) and not manifest["metadata"].get("deletionTimestamp"),
-        reason=str(messages.get("PodScheduled") or "") if is_cpu_only else annotations.get(contract.REASON, ""),
-        is_cpu_only=is_cpu_only,
+    siblings: the owner's pods, by UID; fresh: those created since. All of these count, because a ReplicaSet does not
+    record which pod replaces which, and may be scaled up meanwhile. wanted: replicas.
+    """
+    for successor in fresh:
+        name, reason = "/".join(pod.namespaced_name(successor)), pod.annotations_of(successor).get(contract.REASON)
+        if contract.SCHEDULING_GATE in pod.gates(successor):
+            return f"its replacement {name} waits: {reason or 'not placed yet'}"
+        if not _node(successor) and not pod.asks_for_share(successor):
+            conditions = (successor.get("status") or {}).get("conditions") or ()
+            messages = {condition.get("type"): condition.get("message") for condition in conditions}
+            reason = messages.get("PodScheduled") or "the scheduler has given no reason yet"
+            return f"its replacement {name} is not scheduled: {reason}"
+        if pod.asks_for_share(successor) and contract.ALLOCATION not in pod.annotations_of(successor):
+            return f"its replacement {name} has no share"
+    if pod.uid(move.manifest) in siblings:
+        return "it has not ended yet"
+    live = sum(
+        not pod.is_terminal(manifest) and not manifest["metadata"].get("deletionTimestamp")
+        for manifest in siblings.values()
     )
+    if live < wanted:
+        return f"its {kind} has {live} of {wanted} pods" if fresh else f"its {kind} has created no new pod"
+    return ""
+
+
+def _node(manifest: pod.PodJson) -> str:
+    """Return the node where the pod has its share, or, without a share, where it is bound."""
+    if pod.asks_for_share(manifest):
+        return str(pod.annotations_of(manifest).get(contract.NODE, ""))
+    return str((manifest.get("spec") or {}).get("nodeName") or "")
 
 
 Say = Callable[[str], None]

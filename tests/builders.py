@@ -94,7 +94,7 @@ def views(*nodes: GpuNode) -> list[NodeView]:
     return [NodeView.from_node(node) for node in nodes]
 
 
-def offered(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
+def agent_resources(gpus: int, *, memory_gib: int = 80) -> dict[str, str]:
     """Return our resources in `status.allocatable` of a node with so many GPUs and a running agent."""
     return {
         contract.RESOURCE_PERCENT: str(gpus * 100),
@@ -119,13 +119,13 @@ def node_object(
     and instead of those of the same name.
     """
     stored = {"uid": uid, "resourceVersion": "1"} if uid else {}
-    offers = {"cpu": "8", "memory": "64Gi", "pods": "110", **offered(gpus), **(allocatable or {})}
+    amounts = {"cpu": "8", "memory": "64Gi", "pods": "110", **agent_resources(gpus), **(allocatable or {})}
     return {
         "apiVersion": "v1",
         "kind": "Node",
         "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name, **(labels or {})}} | stored,
         "spec": spec or {},
-        "status": {"allocatable": offers, "conditions": [{"type": "Ready", "status": ready}]},
+        "status": {"allocatable": amounts, "conditions": [{"type": "Ready", "status": ready}]},
     }
 
 

@@ -23,6 +23,12 @@ MAX_SECONDS: Final = {
 }
 
 
+_PORTS: Final = frozenset({"port", "probe_port"})
+_PATHS: Final = frozenset(
+    {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}
+)
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class WebhookSettings:
     """The settings of one webhook process; the help of the flags describes each. The system chooses ports of 0."""
@@ -82,17 +88,17 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSe
         if text is None:
             text = environment.get(ENVIRONMENT_PREFIX + field.name.upper())
         if text is not None:
-            values[field.name] = text if isinstance(text, bool) else _typed(field, text)
+            values[field.name] = text if isinstance(text, bool) else _typed(field.name, text)
     return _checked(WebhookSettings(**values), probe_port_given="probe_port" in values)
 
 
-def _typed(field: dataclasses.Field[Any], text: str) -> object:
-    name, flag = field.name, "--from" if field.name == "from_file" else f"--{field.name.replace('_', '-')}"
+def _typed(name: str, text: str) -> object:
+    flag = "--from" if name == "from_file" else f"--{name.replace('_', '-')}"
     if name in MAX_SECONDS:
         if not text.isdecimal() or not 1 <= int(text) <= MAX_SECONDS[name]:
             raise UsageError(f'{flag} "{text}" is not a duration: write 1 to {MAX_SECONDS[name]} seconds')
         return int(text)
-    if name in {"port", "probe_port"}:
+    if name in _PORTS:
         if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
@@ -100,7 +106,7 @@ def _typed(field: dataclasses.Field[Any], text: str) -> object:
         if text not in {"true", "false"}:
             raise UsageError(f'{ENVIRONMENT_PREFIX}PLACER "{text}" is neither "true" nor "false"')
         return text == "true"
-    return Path(text) if "Path" in str(field.type) else text
+    return Path(text) if name in _PATHS else text
 
 
 def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSettings:

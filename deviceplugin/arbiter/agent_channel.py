@@ -46,7 +46,9 @@ class AgentChannel:
 
     def serve(self, ledgers: ShareLedgers, server: Server, resizing: ShareResizer) -> None:
         """Set the parts that handle the agent's messages; call it before the channel listens."""
-        self._ledgers, self._server, self._resizing = ledgers, server, resizing
+        self._ledgers = ledgers
+        self._server = server
+        self._resizing = resizing
         server.on_library_refused = self.library_refused
 
     @property

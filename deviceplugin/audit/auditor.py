@@ -26,7 +26,7 @@ from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.state.node_state import Offer
+from deviceplugin.state.node_state import ObservableGpus
 from gpushare import contract
 from gpushare.gpunode import Condition, Gpu, GpuNode
 from gpushare.pod import PodJson
@@ -57,7 +57,7 @@ class Auditor:
     arbiter: Arbiter
     contexts: ContextSizes
     _: dataclasses.KW_ONLY
-    gpus: Offer
+    gpus: ObservableGpus
     node: Callable[[], GpuNode | None]
     pods: Callable[[], Iterable[PodJson]]
     warn: Callable[[str, str, tuple[str, str] | None], None]

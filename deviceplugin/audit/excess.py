@@ -75,7 +75,9 @@ class Excess:
             added = _added(before, used.get(place, 0.0) * passed, allowed, passed)
             if place in used or added is not _NOTHING:
                 sums[place] = added
-        self._at, self._held, self._sums = now, dict(held), sums
+        self._at = now
+        self._held = dict(held)
+        self._sums = sums
         self.overuse = {
             place: Overuse(total.used_seconds / total.passed_seconds, total.allowed_seconds / total.passed_seconds)
             for place, total in sums.items()

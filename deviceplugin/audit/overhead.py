@@ -20,7 +20,7 @@ from deviceplugin.hardware import nvml, nvml_call
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import records
 from deviceplugin.link.node_shares import RunningShare, Shares
-from deviceplugin.state.node_state import Offer
+from deviceplugin.state.node_state import ObservableGpus
 from gpushare.gpunode import Gpu
 
 logger = logging.getLogger(__name__)
@@ -128,7 +128,7 @@ class ContextCheckpoint:
 class ContextSizes:
     """The context sizes of the node's GPUs, by model and driver version."""
 
-    def __init__(self, checkpoint: ContextCheckpoint, gpus: Offer, *, driver_version: str = "") -> None:
+    def __init__(self, checkpoint: ContextCheckpoint, gpus: ObservableGpus, *, driver_version: str = "") -> None:
         self._checkpoint = checkpoint
         self._gpus = gpus
         self._driver_version = driver_version

@@ -45,16 +45,17 @@ RECOVERY_ACTIONS: Final = {  # by NVML_GPU_RECOVERY_ACTION_*
     3: "its traffic with other GPUs has to be drained",  # DRAIN_P2P
     4: "it has to be drained and reset",  # DRAIN_AND_RESET
 }
+
+
+def _versions(name: str) -> tuple[Callable[..., Any], ...]:
+    return tuple(function_named(f"{name}_{version}") for version in ("v3", "v2"))
+
+
 # The driver may list MPS clients separately (nvidia-smi's types C and M+C). An old driver has no such list.
 # The unversioned names raise an error that is not an NVMLError if the driver is older than pynvml.
-_COMPUTING, _MPS_CLIENTS, _DRAWING = (
-    tuple(map(function_named, names))
-    for names in (
-        ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
-        ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2"),
-        ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
-    )
-)
+_COMPUTING: Final = _versions("nvmlDeviceGetComputeRunningProcesses")
+_MPS_CLIENTS: Final = _versions("nvmlDeviceGetMPSComputeRunningProcesses")
+_DRAWING: Final = _versions("nvmlDeviceGetGraphicsRunningProcesses")
 _WHOLE: Final = 100  # percent
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_events, nvml_topology
 from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.state.node_state import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, ObservableGpus, Unreadable
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
@@ -43,7 +43,7 @@ class Observation:
         self,
         driver: Driver,
         *,
-        seen: Offer,
+        seen: ObservableGpus,
         unread: Observable[tuple[Unreadable, ...]],
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
@@ -54,9 +54,16 @@ class Observation:
         roots: Sequence[Path] = (Path("/"),),
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.seen, self.unread, self.informed = seen, unread, asyncio.Event()
-        self._driver, self._node, self._known, self._changed = driver, node, known, changed
-        self._fault_log, self._ignored, self._clock = fault_log, ignored, clock
+        self.seen = seen
+        self.unread = unread
+        self.informed = asyncio.Event()
+        self._driver = driver
+        self._node = node
+        self._known = known
+        self._changed = changed
+        self._fault_log = fault_log
+        self._ignored = ignored
+        self._clock = clock
         # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
@@ -64,7 +71,8 @@ class Observation:
         self._needing: Mapping[str, str] = {}  # why GPUs with a recovery action are unhealthy, by UUID
         self._silent: frozenset[str] = frozenset()  # UUIDs that did not answer at the last refresh
         self._refreshed_at = self._initialized_at = clock()
-        self._kernel_directory, self._roots = proc / "driver/nvidia/gpus", roots
+        self._kernel_directory = proc / "driver/nvidia/gpus"
+        self._roots = roots
         self._plugged = self._kernel_gpus()
         self.gpus: inventory.DiscoveredGpus = {}
         self.minors: Mapping[str, int] = {}  # device minor numbers, by UUID
@@ -171,7 +179,8 @@ class Observation:
             plugged = self._kernel_gpus()
             is_missing = self._silent or self.unread.value or driver.unwatched
             if plugged != self._plugged or (is_missing and is_time):
-                self._initialized_at, self._plugged = self._clock(), plugged
+                self._initialized_at = self._clock()
+                self._plugged = plugged
                 driver.reinitialize()
             seen = driver.snapshot()
             if plugged and not seen.gpus and not seen.unreadable:

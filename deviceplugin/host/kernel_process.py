@@ -72,7 +72,7 @@ def find(pid: int, start_ticks: int, *, proc: Path = PROC) -> KernelProcess | No
 def with_start(pid: int, *, proc: Path = PROC) -> tuple[int, int] | None:
     """Return the pid and the start of its process, or None if it is gone."""
     try:
-        return pid, int(_stat(pid, proc)[19])
+        return pid, _start_ticks(pid, proc)
     except (OSError, IndexError, ValueError):
         return None
 
@@ -82,10 +82,18 @@ def _stat(pid: int, proc: Path) -> list[bytes]:
     return (proc / str(pid) / "stat").read_bytes().rpartition(b")")[2].split()
 
 
+def _start_ticks(pid: int, proc: Path) -> int:
+    return int(_stat(pid, proc)[19])
+
+
 def _open(pid: int, pidfd: int, proc: Path) -> KernelProcess:
-    started = with_start(pid, proc=proc)
-    held = KernelProcess(*started, pidfd) if started is not None else None
-    if held is None or held.is_dead():
+    """Return the process; its pidfd is closed otherwise. Raises ProcessLookupError if it has ended."""
+    try:
+        held = KernelProcess(pid, _start_ticks(pid, proc), pidfd)
+    except (OSError, IndexError, ValueError) as error:
+        os.close(pidfd)
+        raise ProcessLookupError(f"the process {pid} has ended") from error
+    if held.is_dead():
         os.close(pidfd)
         raise ProcessLookupError(f"the process {pid} has ended")
     return held

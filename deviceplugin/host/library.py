@@ -122,7 +122,8 @@ class OldLibraries:
         for name in holders.keys() - before.holders.keys():
             extra = {"library": name, "pods": len(holders[name])}
             logger.info("Keeping a library that pods may still use", extra=extra)
-        self._record, self._has_run = LibraryRecord(pods, holders), True
+        self._record = LibraryRecord(pods, holders)
+        self._has_run = True
         if self._record != before:
             document = {"seen": sorted(pods), "holders": {name: sorted(held) for name, held in holders.items()}}
             try:

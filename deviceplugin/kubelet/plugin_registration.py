@@ -121,11 +121,14 @@ class Registration:
         silent = self._clock() - self._listened_to >= (DROPPED_SECONDS if was_called else SILENT_SECONDS)
         if intact and known and not silent:
             if self.hung_up and self._clock() - self._registered_at >= STEADY_SECONDS:
-                self._hangups, self.hung_up, self.problem = 0, "", ""
+                self._hangups = 0
+                self.hung_up = ""
+                self.problem = ""
                 self._changed()
             return CHECK_SECONDS
         if not (intact and known):
-            self._hangups, self.hung_up = 0, ""
+            self._hangups = 0
+            self.hung_up = ""
         elif was_called:
             self._hangups = 1 if self._clock() - self._registered_at >= STEADY_SECONDS else self._hangups + 1
         if self._hangups >= MAX_HANGUPS:
@@ -168,7 +171,8 @@ class Registration:
         private = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
         server.add_insecure_port(f"unix:{private}")
         private.replace(self._socket)
-        self._server, self._served_at = server, _identity(self._socket)
+        self._server = server
+        self._served_at = _identity(self._socket)
         starting = asyncio.ensure_future(server.start())
         try:
             await asyncio.shield(starting)

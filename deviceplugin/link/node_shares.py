@@ -122,7 +122,8 @@ class SingleFlight:
             try:
                 await self.ask()
             except api_errors.ClusterError as error:
-                self._error, self._ended = error, self.clock()
+                self._error = error
+                self._ended = self.clock()
                 raise
             self._ended = self.clock()
 

@@ -130,7 +130,9 @@ class ConfigSelector:
     """
 
     def __init__(self, source: Configuration, options: ModeOptions, refused: Callable[[str], None]) -> None:
-        self._source, self._options, self._refused = source, options, refused
+        self._source = source
+        self._options = options
+        self._refused = refused
         self._resolved: dict[tuple[ActiveConfig, tuple[HardwareGpu, ...]], DesiredConfig | errors.ConfigError] = {}
         self.desired: DesiredConfig | None = None
         self.problem = ""

@@ -46,8 +46,12 @@ class GpuUsers:
         checkpoint: Path | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._driver, self._socket, self._checkpoint = driver, pod_resources_socket, checkpoint
-        self._pods, self._own_pids, self._identify = pods, own_pids, identify
+        self._driver = driver
+        self._socket = pod_resources_socket
+        self._checkpoint = checkpoint
+        self._pods = pods
+        self._own_pids = own_pids
+        self._identify = identify
         self._proc, self._clock = proc, clock
         self._by_pod: Mapping[str, Mapping[str, frozenset[str]]] = {}
         self._just_given: dict[tuple[str, str], float] = {}

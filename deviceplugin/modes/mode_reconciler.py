@@ -62,9 +62,18 @@ class ModeReconciler:
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
     ) -> None:
-        self._configuration, self._gpunode, self._settled, self._events = configuration, gpunode, settled, events
-        self._observed, self._state, self._gpu_users, self._setup = observed, state, gpu_users, mode_setup
-        self._allocatable, self._mps_problem, self._path, self._wake = allocatable, mps_problem, path, wake
+        self._configuration = configuration
+        self._gpunode = gpunode
+        self._settled = settled
+        self._events = events
+        self._observed = observed
+        self._state = state
+        self._gpu_users = gpu_users
+        self._setup = mode_setup
+        self._allocatable = allocatable
+        self._mps_problem = mps_problem
+        self._path = path
+        self._wake = wake
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
@@ -101,7 +110,8 @@ class ModeReconciler:
             if self._selector.desired is None:
                 self._publish({})  # announce that no mode is in force
             return FAILED_SECONDS if self._write_problem else IDLE_SECONDS
-        self._blocked, self._backed_off = {}, False
+        self._blocked = {}
+        self._backed_off = False
         await self._initialize(self._wanted)
         while True:  # close, find users, change: at most three rounds, as no new difference can appear in between
             closed_before = self._closed
@@ -125,9 +135,12 @@ class ModeReconciler:
                 self._publish(plan.waiting)
             if plan.closed <= closed_before:
                 break
-        failed = self._setup.failed or self._write_problem
-        pause_seconds = FAILED_SECONDS if failed else PENDING_SECONDS if self._closed else IDLE_SECONDS
-        pause_seconds = setup.BACKOFF_SECONDS if self._backed_off else pause_seconds
+        if self._backed_off:
+            pause_seconds = setup.BACKOFF_SECONDS
+        elif self._setup.failed or self._write_problem:
+            pause_seconds = FAILED_SECONDS
+        else:
+            pause_seconds = PENDING_SECONDS if self._closed else IDLE_SECONDS
         return min(pause_seconds, self._allocatable.decrease_in_seconds)
 
     async def _select_config(self) -> bool:
@@ -293,5 +306,7 @@ class ModeReconciler:
                 logger.warning("The modes of the GPUs cannot be changed", extra={"err": problem})
             self._write_problem = problem
             return False
-        self._checkpoint, self._is_first, self._write_problem = changed, False, ""
+        self._checkpoint = changed
+        self._is_first = False
+        self._write_problem = ""
         return True

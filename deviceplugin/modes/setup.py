@@ -115,7 +115,10 @@ class DriftRepair:
     """Repairs GPUs whose state differs from their mode. quarantined: by UUID, why a GPU cannot be repaired."""
 
     def __init__(self, events: NodeEvents, observed: Observation, gpu_users: GpuUsers, mode_setup: ModeSetup) -> None:
-        self._events, self._observed, self._gpu_users, self._mode_setup = events, observed, gpu_users, mode_setup
+        self._events = events
+        self._observed = observed
+        self._gpu_users = gpu_users
+        self._mode_setup = mode_setup
         self.quarantined: dict[str, str] = {}
 
     def drifted(self, in_force: Mapping[str, Assignment | None]) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.gpunode_copy import NodeEvents
-from deviceplugin.state.node_state import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, ObservableGpus, Unreadable
 from gpushare import contract, pod
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes import device_resources
@@ -27,7 +27,7 @@ class HealthAnnouncer:
     node_events: NodeEvents
     kubelet: pod_resources.KubeletDevices
     _: dataclasses.KW_ONLY
-    gpus: Offer
+    gpus: ObservableGpus
     unread: Observable[tuple[Unreadable, ...]]
     node: Callable[[], GpuNode | None]
     gpu_of: Callable[[], Mapping[str, str]]

@@ -43,9 +43,15 @@ class GpuNodeStatus:
         injected: Callable[[], tuple[Condition, ...]] = tuple,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
-        self._api, self._gpunode, self._name = api, gpunode, gpunode.name
-        self._state, self._wake, self._wall_clock = state, wake, wall_clock
-        self._resizes, self._audited, self._injected = resizes, audited, injected
+        self._api = api
+        self._gpunode = gpunode
+        self._name = gpunode.name
+        self._state = state
+        self._wake = wake
+        self._wall_clock = wall_clock
+        self._resizes = resizes
+        self._audited = audited
+        self._injected = injected
         self._stopping = self._informed = False
         self._writing = asyncio.Lock()
         self._accepted: tuple[Any, Any] | None = None  # the last status sent, and as the API server stored it
@@ -178,14 +184,17 @@ def conditions(
     summary = f"{healthy_count} of {count} GPUs are healthy" if count or not unread else "no GPU can be read"
     reasons = [f"GPU {gpu.index} ({gpu.uuid}): {gpu.health_reason}" for gpu in unhealthy]
     message = "; ".join((summary, *reasons, *map(str, unread)))
-    is_whole = not unhealthy and not unread
-    reason = "GpusHealthy" if is_whole else "SomeGpusUnhealthy" if healthy_count else "AllGpusUnhealthy"
-    reason = reason if gpus or unread else "NoGpus"
-    ready = Condition(contract.CONDITION_READY, "True" if healthy_count else "False", reason, message)
     if stopped:
         ready = Condition(contract.CONDITION_READY, "False", contract.REASON_AGENT_STOPPED, stopped)
     elif hung_up:
         ready = Condition(contract.CONDITION_READY, "False", "KubeletHangsUp", f"{hung_up}; {message}")
+    elif not gpus and not unread:
+        ready = Condition(contract.CONDITION_READY, "False", "NoGpus", message)
+    elif not healthy_count:
+        ready = Condition(contract.CONDITION_READY, "False", "AllGpusUnhealthy", message)
+    else:
+        reason = "SomeGpusUnhealthy" if unhealthy or unread else "GpusHealthy"
+        ready = Condition(contract.CONDITION_READY, "True", reason, message)
     wanted = (ready, *more)
     since = {(condition.type, condition.status): condition.last_transition for condition in previous}
     return tuple(

@@ -20,7 +20,7 @@ from deviceplugin.arbiter.scheduling.leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.state import advertisement, pod_resources
-from deviceplugin.state.node_state import ModesInForce, Observable, Offer
+from deviceplugin.state.node_state import ModesInForce, Observable, ObservableGpus
 from gpushare import gpu_capacity
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpu_capacity import ShareOnGpu
@@ -91,7 +91,7 @@ class DeviceHolders:
     kubelet: pod_resources.KubeletDevices
     _: dataclasses.KW_ONLY
     hardware: Callable[[], Iterable[HardwareGpu]]
-    gpus: Offer
+    gpus: ObservableGpus
     in_force: Observable[ModesInForce]
 
     async def run(self) -> None:
@@ -133,8 +133,8 @@ def _part(name: str, gpu_bytes: int) -> float:
     return min(1.0, memory_bytes / gpu_bytes) if gpu_bytes else 1.0
 
 
-def gauges(texts: Mapping[str, str]) -> Iterator[GaugeMetricFamily]:
-    return (GaugeMetricFamily(name, text, labels=LABELS) for name, text in texts.items())
+def gauges(texts: Mapping[str, str]) -> dict[str, GaugeMetricFamily]:
+    return {name: GaugeMetricFamily(name, text, labels=LABELS) for name, text in texts.items()}
 
 
 def usage(
@@ -148,7 +148,7 @@ def usage(
 
     by_driver: by GPU UUID and share key, the used part of the GPU's time, for shares that the arbiter does not measure.
     """
-    used, overhead, limit, compute = families = tuple(gauges(_USED))
+    families = gauges(_USED)
     turns = {field: CounterMetricFamily(*texts, labels=LABELS) for field, texts in _TURNS.items()}
     processes = GaugeMetricFamily("gpushare_share_processes", "Processes that use a share.", labels=LABELS[:-1])
     measured = dict(by_driver)
@@ -163,17 +163,17 @@ def usage(
         rows = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
         for grant, used_bytes, overhead_bytes in rows:
             values = [*labels, grant.uuid]
-            used.add_metric(values, used_bytes)
-            overhead.add_metric(values, overhead_bytes)
-            limit.add_metric(values, grant.memory_bytes)
+            families["gpushare_share_used_memory_bytes"].add_metric(values, used_bytes)
+            families["gpushare_share_overhead_memory_bytes"].add_metric(values, overhead_bytes)
+            families["gpushare_share_limit_memory_bytes"].add_metric(values, grant.memory_bytes)
             if (ratio := measured.get((grant.uuid, use.tenant.key))) is not None:
-                compute.add_metric(values, ratio)
-    yield from (*families, processes, *turns.values())
+                families["gpushare_share_used_compute_ratio"].add_metric(values, ratio)
+    yield from (*families.values(), processes, *turns.values())
 
 
 def granted(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
     """Yield the metrics of the ledger: what it gives each share on each GPU, and what shares have to shrink to."""
-    compute, memory, target = families = tuple(gauges(_GRANTED))
+    families = gauges(_GRANTED)
     percent: collections.Counter[tuple[str, ...]] = collections.Counter()
     size: collections.Counter[tuple[str, ...]] = collections.Counter()
 
@@ -192,11 +192,11 @@ def granted(node: GpuNode | None, *, node_name: str) -> Iterator[Metric]:
         if share.shrink_to_bytes is not None
     }
     for labels, request_percent in percent.items():
-        compute.add_metric(labels, request_percent / 100)
-        memory.add_metric(labels, size[labels])
+        families["gpushare_share_allocated_compute_ratio"].add_metric(labels, request_percent / 100)
+        families["gpushare_share_allocated_memory_bytes"].add_metric(labels, size[labels])
     for labels, shrink_to_bytes in targets.items():
-        target.add_metric(labels, shrink_to_bytes)
-    yield from families
+        families["gpushare_share_shrink_target_memory_bytes"].add_metric(labels, shrink_to_bytes)
+    yield from families.values()
 
 
 def allocation(node: GpuNode | None, holders: Iterable[DeviceHolder], *, node_name: str) -> Metric:

@@ -66,8 +66,11 @@ class Peaks:
         pods: Callable[[], frozenset[str] | None],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._path, self._clock = directory / NAME, clock
-        self._uses, self._leases, self._pods = uses, leases, pods
+        self._path = directory / NAME
+        self._clock = clock
+        self._uses = uses
+        self._leases = leases
+        self._pods = pods
         self._sampled_at = self._written_at = clock()
         self._peaks = {(peak.pod_uid, peak.containers, peak.gpu): peak for peak in _read(self._path)}
 
@@ -87,8 +90,9 @@ class Peaks:
 
     def sample(self) -> None:
         now = self._clock()
-        passed, self._sampled_at = now - self._sampled_at, now
+        passed = now - self._sampled_at
         seconds = passed if passed <= MAX_SECONDS else 0.0
+        self._sampled_at = now
         for use in self._uses():
             tenant = use.tenant
             total_bytes = map(sum, zip(use.used_bytes, use.overhead_bytes, strict=True))
@@ -119,14 +123,14 @@ class Peaks:
 
 
 def metrics(peaks: Iterable[Peak], *, node_name: str) -> Iterator[Metric]:
-    memory, compute, observed = families = tuple(gauges(_FAMILIES))
+    families = gauges(_FAMILIES)
     for peak in peaks:
         values = [node_name, peak.namespace, peak.pod, peak.containers, peak.gpu]
-        memory.add_metric(values, peak.memory_bytes)
-        observed.add_metric(values, peak.observed_seconds)
+        families["gpushare_share_peak_memory_bytes"].add_metric(values, peak.memory_bytes)
+        families["gpushare_share_observed_seconds"].add_metric(values, peak.observed_seconds)
         if peak.compute_ratio is not None:
-            compute.add_metric(values, peak.compute_ratio)
-    yield from families
+            families["gpushare_share_peak_compute_ratio"].add_metric(values, peak.compute_ratio)
+    yield from families.values()
 
 
 def _key(tenant: Tenant, gpu: str) -> tuple[str, str, str]:

@@ -70,7 +70,7 @@ class Unreadable:
         return f"{name} does not answer: {self.reason}"
 
 
-class Offer(Observable[tuple[Gpu, ...]]):
+class ObservableGpus(Observable[tuple[Gpu, ...]]):
     """The node's GPUs, observable."""
 
     def __init__(self, gpus: tuple[Gpu, ...] = ()) -> None:
@@ -127,9 +127,9 @@ class NodeState:
       not read the device lists of the others, or "".
     """
 
-    seen: Offer = dataclasses.field(default_factory=Offer)
+    seen: ObservableGpus = dataclasses.field(default_factory=ObservableGpus)
     unread: Observable[tuple[Unreadable, ...]] = dataclasses.field(default_factory=lambda: Observable(()))
-    gpus: Offer = dataclasses.field(default_factory=Offer)
+    gpus: ObservableGpus = dataclasses.field(default_factory=ObservableGpus)
     allocatable: Observable[Allocatable] = dataclasses.field(default_factory=lambda: Observable({}))
     advertised: Observable[Advertisement] = dataclasses.field(default_factory=lambda: Observable({}))
     config_status: Observable[ConfigStatus] = dataclasses.field(default_factory=lambda: Observable(ConfigStatus()))

@@ -97,7 +97,7 @@ def _node(name: str) -> dict[str, Any]:
         "kind": "Node",
         "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
         "status": {
-            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", **builders.offered(4)},
+            "allocatable": {"cpu": "64", "memory": "512Gi", "pods": "110", **builders.agent_resources(4)},
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }

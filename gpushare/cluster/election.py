@@ -278,7 +278,8 @@ class Election:
                 "spec": spec,
             }
             stored = await self._api.create(self._collection, body)
-        self._own, self._seen = stored, read(stored, timing=self._timing)
+        self._own = stored
+        self._seen = read(stored, timing=self._timing)
         self._observed_at = self._clock()
 
     def _lose(self, why: str) -> None:

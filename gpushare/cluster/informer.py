@@ -244,7 +244,8 @@ class Informer:
 
     def _list_again(self) -> float:
         """Count one more refusal, and make the next list a consistent read."""
-        self._watch_from, self._list_from = "", _CONSISTENT
+        self._watch_from = ""
+        self._list_from = _CONSISTENT
         return self._count_refused()
 
     def _record_problem(self, error: api_errors.ClusterError, pause: float) -> dict[str, Any]:

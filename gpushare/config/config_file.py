@@ -214,8 +214,10 @@ def _resources(item: Item, warnings: list[str]) -> Resources:
                 raise item.error(f"resources must have a '{key}' field set")
         return ResourceRule(_text(file.at("pattern")), _name(file.at("name")))
 
-    gpus, mig = (tuple(map(rule, _entries(file.at(key)))) for key in ("gpus", "mig"))
-    return Resources(gpus=gpus, mig=mig)
+    def rules(key: str) -> tuple[ResourceRule, ...]:
+        return tuple(map(rule, _entries(file.at(key))))
+
+    return Resources(gpus=rules("gpus"), mig=rules("mig"))
 
 
 def _sharing(item: Item) -> Sharing:

@@ -43,10 +43,20 @@ class Flag:
     omitted: bool = False
 
 
-def _named(key: str, names: str, default: FlagValue, kind: FlagType = FlagType.TEXT, *, omitted: bool = False) -> Flag:
+def _named(
+    key: str,
+    name: str,
+    default: FlagValue,
+    kind: FlagType = FlagType.TEXT,
+    *,
+    alias: str | None = None,
+    omitted: bool = False,
+) -> Flag:
     """Return the flag with these names on the command line, and the same in the environment."""
-    options, variables = (f"--{name}" for name in names.split()), names.upper().replace("-", "_").split()
-    return Flag(key, tuple(options), tuple(variables), default, kind, omitted)
+    names = (name,) if alias is None else (name, alias)
+    options = tuple(f"--{name}" for name in names)
+    variables = tuple(name.upper().replace("-", "_") for name in names)
+    return Flag(key, options, variables, default, kind, omitted)
 
 
 FLAGS: Final = (
@@ -64,8 +74,8 @@ FLAGS: Final = (
     _named("plugin.deviceListStrategy", "device-list-strategy", ("envvar",), FlagType.TEXTS),
     _named("plugin.deviceIDStrategy", "device-id-strategy", "uuid"),
     _named("plugin.cdiAnnotationPrefix", "cdi-annotation-prefix", "cdi.k8s.io/"),
-    _named("plugin.nvidiaCTKPath", "nvidia-cdi-hook-path nvidia-ctk-path", "/usr/bin/nvidia-ctk"),
-    _named("plugin.containerDriverRoot", "driver-root-ctr-path container-driver-root", "/driver-root"),
+    _named("plugin.nvidiaCTKPath", "nvidia-cdi-hook-path", "/usr/bin/nvidia-ctk", alias="nvidia-ctk-path"),
+    _named("plugin.containerDriverRoot", "driver-root-ctr-path", "/driver-root", alias="container-driver-root"),
     _named("plugin.sharedDevicesAllocationPolicy", "shared-devices-allocation-policy", "distributed"),
     Flag("gfd.oneshot", ("--oneshot",), ("GFD_ONESHOT",), False, FlagType.BOOL),
     Flag("gfd.noTimestamp", ("--no-timestamp",), ("GFD_NO_TIMESTAMP",), False, FlagType.BOOL),

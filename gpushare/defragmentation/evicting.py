@@ -1,4 +1,4 @@
-"""Evicting: which pods may be moved, and whether a moved pod has been replaced.
+"""Evicting: which pods may be moved.
 
 A pod may be moved if a controller recreates it, nothing protects it, and its PodDisruptionBudgets allow it.
 """
@@ -6,7 +6,7 @@ A pod may be moved if a controller recreates it, nothing protects it, and its Po
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract, pod
@@ -80,46 +80,3 @@ def owner(manifest: pod.PodJson) -> tuple[str, str]:
     """Return kind and UID of the pod's controller; empty strings without one."""
     controller = pod.controller(manifest)
     return (controller.kind, controller.uid) if controller is not None else ("", "")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Sibling:
-    """A pod of the evicted pod's owner. reason: why it waits. is_placed: it has its share, or (CPU-only) its node."""
-
-    uid: str
-    name: str
-    node: str
-    is_placed: bool
-    is_gated: bool
-    is_live: bool
-    reason: str
-    is_cpu_only: bool = False
-
-
-def waits_for(evicted: str, siblings: Iterable[Sibling], *, before: Collection[str], kind: str, wanted: int) -> str:
-    """Return what the move waits for; empty once the pod has ended and its owner has all its replicas, all placed.
-
-    evicted: its UID; before: the UIDs of its owner's pods at that time; kind, wanted: the owner's kind and replicas.
-    All new pods count, because a ReplicaSet does not record which pod replaces which, and may be scaled up meanwhile.
-    """
-    siblings = list(siblings)
-    fresh = successors(siblings, before)
-    for successor in fresh:
-        if successor.is_gated:
-            return f"its replacement {successor.name} waits: {successor.reason or 'not placed yet'}"
-        if not successor.is_placed and successor.is_cpu_only:
-            reason = successor.reason or "the scheduler has given no reason yet"
-            return f"its replacement {successor.name} is not scheduled: {reason}"
-        if not successor.is_placed:
-            return f"its replacement {successor.name} has no share"
-    if any(sibling.uid == evicted for sibling in siblings):
-        return "it has not ended yet"
-    live = sum(sibling.is_live for sibling in siblings)
-    if live < wanted:
-        return f"its {kind} has {live} of {wanted} pods" if fresh else f"its {kind} has created no new pod"
-    return ""
-
-
-def successors(siblings: Iterable[Sibling], before: Collection[str]) -> list[Sibling]:
-    """Return the pods that did not exist before."""
-    return [sibling for sibling in siblings if sibling.uid not in before]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Iterable, Mapping, Sequence
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.defragmentation.leaving import Movable
-from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Effort, MoveSimulator
+from gpushare.defragmentation.leaving import Departure, Movable
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, MoveSimulator
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
@@ -31,24 +30,19 @@ def make_room(
     stay: the pods are gated and get placed; otherwise the capacity stays free. moves_cpu_only: CPU-only pods may be
     moved, too.
     """
-    before, effort = world.fragmentation(), Effort()
-    fixed: collections.Counter[str] = collections.Counter()
-    spent: collections.Counter[tuple[str, str]] = collections.Counter()
+    before, movable = world.fragmentation(), Movable(world, budgets, with_cpu_only=moves_cpu_only)
+    simulator = MoveSimulator(movable)
     steps: list[DefragStep] = []
     for name, asked in wanted:
-        priority = pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY
-        may_leave = Movable(world, budgets, priority, fixed, spent, moves_cpu_only=moves_cpu_only)
-        simulator = MoveSimulator(world, may_leave, effort)
+        movable.protect_above(pod.priority(asked.manifest) if pod.uid(asked.manifest) else evicting.SYSTEM_PRIORITY)
         answer = world.place(asked.manifest, asked.request)
-        if isinstance(answer, Placement):
-            step = DefragStep(name, asked, worlds.gpus(answer, world.views))
-        else:
-            moves, gpus = simulator.room(asked) or ((), "")
-            step = DefragStep(name, asked, gpus, moves, reason="" if gpus else str(answer))
-        if step.gpus and stay:
-            simulator.admit(asked)
-        steps.append(step)
-    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(fixed.most_common()))
+        moves = () if isinstance(answer, Placement) else simulator.room(asked)
+        mark = simulator.mark
+        gpus = simulator.admit(asked)
+        if not stay:
+            simulator.undo(mark)
+        steps.append(DefragStep(name, asked, gpus, moves, reason="" if gpus else str(answer)))
+    return DefragPlan(tuple(steps), before, world.fragmentation(), movable.fixed)
 
 
 def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, RequestingPod]]:
@@ -101,25 +95,27 @@ def empty_nodes(world: World, budgets: Budgets, *, max_moves: int) -> DefragPlan
     The nodes with the fewest pods come first. A node is emptied only if all its pods fit on nodes that are in use,
     while it and the nodes emptied before take no new pods. The world is left as the plan leaves it.
     """
-    before, may_leave, steps = world.fragmentation(), Movable(world, budgets), list[DefragStep]()
-    emptied: Closed = ()
+    before, movable, steps = world.fragmentation(), Movable(world, budgets), list[DefragStep]()
+    simulator = MoveSimulator(movable)
 
     def cost(name: str) -> tuple[int, int, str]:
         view = world.views[name]
         return len(view.node.allocations), sum(used.request_percent for used in view.used.values()), name
 
     for name in sorted((name for name in world.usable() if world.views[name].node.allocations), key=cost):
-        node = world.views[name].node
-        if len(node.allocations) > max_moves or not all(map(may_leave, node.allocations)):
+        node, mark = world.views[name].node, simulator.mark
+        if len(node.allocations) > max_moves or not all(movable.get(name, entry) for entry in node.allocations):
             continue
         empty = {other for other in world.usable() if not world.views[other].node.allocations}
-        closed = (*emptied, *((name, gpu.uuid) for gpu in node.gpus if gpu.takes_shares))
-        simulator = MoveSimulator(world, may_leave)
-        moves = simulator.vacate(name, closed)
+        uuids = tuple(gpu.uuid for gpu in node.gpus if gpu.takes_shares)
+        movers = tuple(mover for entry in node.allocations if (mover := movable.get(name, entry)))
+        moves = simulator.leave(Departure(name, uuids, movers))
         if moves is None or any(move.nodes[1] in empty for move in moves):
-            simulator.undo()
+            simulator.undo(mark)
             continue
         max_moves -= len(moves)
-        emptied = closed
-        steps.append(DefragStep(name, None, f"{name}/" + ",".join(str(gpu.index) for gpu in node.gpus), moves))
-    return DefragPlan(tuple(steps), before, world.fragmentation(), tuple(may_leave.fixed.most_common()))
+        simulator.cordon((*simulator.closed, *((name, uuid) for uuid in uuids)))
+        gpus = worlds.format_gpus(node, {gpu.uuid for gpu in node.gpus})
+        steps.append(DefragStep(name, None, gpus, moves))
+    simulator.cordon(())
+    return DefragPlan(tuple(steps), before, world.fragmentation(), movable.fixed)

@@ -7,19 +7,22 @@ first.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
-import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Final
 
-from gpushare import ledger, pod
+from gpushare import pod
 from gpushare.allocation import Allocation
 from gpushare.defragmentation import leaving
 from gpushare.defragmentation.leaving import Departure, Movable, Mover
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import NodeView, Placement
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.world import RequestingPod
 
+_MAX_TRIES: Final = 200  # of options whose pods all find a place at once, for one share; and of others, for a plan
+_MAX_INSPECTED: Final = 50_000  # GPUs inspected for pods that make room for others, for a plan
 Closed = tuple[tuple[str, str], ...]  # node and UUID of cordoned GPUs
 
 
@@ -83,52 +86,23 @@ class DefragPlan:
         return tuple(move for step in self.steps for move in step.moves)
 
 
-@dataclasses.dataclass(slots=True)
-class Effort:
-    """The remaining attempts to make room, of a whole plan for pods that leave."""
-
-    attempts: int = 200
-    inspections: int = 50_000  # GPUs inspected
-
-
 class MoveSimulator:
-    """Moves pods on a world; `undo` restores it."""
+    """Moves pods on a world, and cordons GPUs there: those in `closed`. `undo` restores it."""
 
-    def __init__(self, world: World, may_leave: Movable, effort: Effort | None = None) -> None:
-        self._world = world
-        self._may_leave = may_leave
-        self._effort = effort or Effort()
-        self._own = Effort()  # for options whose pods all find a place at once
+    def __init__(self, movable: Movable) -> None:
+        self._movable = movable
+        self._world = movable.world
+        self._tries: collections.Counter[bool] = collections.Counter()  # whether with moves to make room for others
+        self._inspected = 0
         self._undo: list[Callable[[], None]] = []
+        self.closed: Closed = ()
 
-    def room(self, asked: RequestingPod) -> tuple[tuple[Move, ...], str] | None:
-        """Make room for a pod with the fewest moves; return them and the pod's GPUs, or None."""
-        options = leaving.options(self._world, asked, self._may_leave)
-        tries = (self._try(asked, options, most, (), ()) for most in range(1, leaving.MAX_MOVES + 1))
-        return next(filter(None, tries), None)
-
-    def relocate(self, mover: Mover, outer: Closed = ()) -> Move | None:
-        """Move one pod to where placement puts it while its GPUs are cordoned; None if it fits nowhere else.
-
-        outer: GPUs that are cordoned already and stay so.
-        """
-        ours = tuple((mover.node, uuid) for uuid in mover.entry.gpu_uuids if (mover.node, uuid) not in outer)
-        self.cordon(ours, cordoned=True)
-        moves = self._send(mover.node, mover.entry, 0, (*outer, *ours), ())
-        self.cordon(ours, cordoned=False)
-        return moves[0] if moves else None
-
-    def vacate(self, node: str, closed: Closed) -> tuple[Move, ...] | None:
-        """Move all pods off a node, the largest first, while `closed` GPUs are cordoned; None if one fits nowhere."""
-        moves: list[Move] = []
-        self.cordon(closed, cordoned=True)
-        for entry in sorted(self._world.views[node].node.allocations, key=lambda entry: -ledger.held_in_all(entry)[0]):
-            done = self._send(node, entry, 0, closed, ())
-            if done is None:
-                return None
-            moves += done
-        self.cordon(closed, cordoned=False)
-        return tuple(moves)
+    def room(self, asked: RequestingPod) -> tuple[Move, ...]:
+        """Make room for a pod with the fewest moves; return them, or nothing if there is no way."""
+        self._tries[False] = 0
+        options = leaving.options(self._movable, asked)
+        tries = (self._try(asked, options, most, ()) for most in range(1, leaving.MAX_MOVES + 1))
+        return next(filter(None, tries), ())
 
     def admit(self, asked: RequestingPod) -> str:
         """Place a gated pod; return its GPUs, or an empty string if it still fits nowhere."""
@@ -138,16 +112,27 @@ class MoveSimulator:
         self._undo.append(self._world.assign(asked.manifest, asked.request, answer))
         return worlds.gpus(answer, self._world.views)
 
-    def cordon(self, gpus: Collection[tuple[str, str]], *, cordoned: bool) -> None:
-        """Cordon or uncordon these GPUs."""
-        for name in dict.fromkeys(node for node, _ in gpus):
-            before = self._world.views[name]
-            changed = tuple(
-                dataclasses.replace(gpu, cordoned=cordoned) if (name, gpu.uuid) in gpus else gpu
-                for gpu in before.node.gpus
+    def cordon(self, gpus: Iterable[tuple[str, str]]) -> None:
+        """Cordon these GPUs, and uncordon the other ones of `closed`."""
+        before, self.closed = self.closed, tuple(dict.fromkeys(gpus))
+        changed = {*before}.symmetric_difference(self.closed)
+        views = [self._world.views[name] for name in dict.fromkeys(node for node, _ in changed)]
+        for view in views:
+            name = view.node.name
+            known = (
+                dataclasses.replace(gpu, cordoned=(name, gpu.uuid) in self.closed)
+                if (name, gpu.uuid) in changed
+                else gpu
+                for gpu in view.node.gpus
             )
-            self._undo.append(functools.partial(self._world.put, before))
-            self._world.put(NodeView.from_node(dataclasses.replace(before.node, gpus=changed)))
+            self._world.put(NodeView.from_node(dataclasses.replace(view.node, gpus=tuple(known))))
+
+        def undo() -> None:
+            self.closed = before
+            for view in views:
+                self._world.put(view)
+
+        self._undo.append(undo)
 
     @property
     def mark(self) -> int:
@@ -159,102 +144,84 @@ class MoveSimulator:
         while len(self._undo) > mark:
             self._undo.pop()()
 
+    def leave(
+        self, option: Departure, spare: int = 0, busy: Collection[str] = (), *, to_the_end: bool = True
+    ) -> tuple[Move, ...] | None:
+        """Move the pods of an option, the largest first; None if one finds no place.
+
+        Its GPUs are cordoned while pods still have to leave them, or `to_the_end`. spare: how many other moves may make
+        room for these pods, not of `busy` ones.
+        """
+        outer, moves = self.closed, list[Move]()
+        busy = {*busy, *(mover.entry.id for mover in option.leaving)}
+        left = sorted(option.leaving, key=lambda mover: -mover.percent)
+        while left:
+            used = {uuid for mover in left for uuid in mover.entry.gpu_uuids}
+            self.cordon((*outer, *((option.node, uuid) for uuid in option.uuids if to_the_end or uuid in used)))
+            done = self._send(left.pop(0), spare, busy)
+            if done is None:
+                return None
+            moves += done
+            spare -= len(done) - 1
+        self.cordon(outer)
+        return tuple(moves)
+
     def _try(
-        self, asked: RequestingPod, options: Sequence[Departure], most: int, closed: Closed, busy: Collection[str]
-    ) -> tuple[tuple[Move, ...], str] | None:
+        self, asked: RequestingPod, options: Sequence[Departure], most: int, busy: Collection[str]
+    ) -> tuple[Move, ...] | None:
         """Try options with exactly `most` moves, then smaller ones whose spare moves make room for pods that leave."""
         for option in sorted(options, key=lambda option: len(option.leaving) != most):
             spare = most - len(option.leaving)
             if spare < 0:
                 continue
-            effort = self._effort if spare else self._own
-            effort.attempts -= 1
-            if effort.attempts < 0:
+            self._tries[spare > 0] += 1
+            if self._tries[spare > 0] > _MAX_TRIES:
                 continue
             # With several GPUs, one that is free already may take a pod of another, if enough is left afterwards.
             for to_the_end in (True, False)[: len(option.uuids)]:
                 mark = self.mark
-                room = self._simulate(asked, option, spare, closed, busy, to_the_end=to_the_end)
-                if room is not None:
-                    return room
+                moves = self.leave(option, spare, busy, to_the_end=to_the_end)
+                if moves and isinstance(self._world.place(asked.manifest, asked.request), Placement):
+                    return moves
                 self.undo(mark)
         return None
 
-    def _simulate(
-        self,
-        asked: RequestingPod,
-        option: Departure,
-        spare: int,
-        outer: Closed,
-        busy: Collection[str],
-        *,
-        to_the_end: bool,
-    ) -> tuple[tuple[Move, ...], str] | None:
-        """Make the moves of one option. Its GPUs are cordoned while pods still have to leave them, or `to_the_end`."""
-        busy = {*busy, *(mover.entry.id for mover in option.leaving)}
-        moves: list[Move] = []
-        left = [mover.entry for mover in sorted(option.leaving, key=lambda mover: -mover.size[0])]
-        ours: Closed = ()
-        while left:
-            used = {uuid for entry in left for uuid in entry.gpu_uuids}
-            wanted = tuple((option.node, uuid) for uuid in option.uuids if to_the_end or uuid in used)
-            self.cordon([gpu for gpu in ours if gpu not in wanted], cordoned=False)
-            self.cordon([gpu for gpu in wanted if gpu not in ours], cordoned=True)
-            ours = wanted
-            done = self._send(option.node, left.pop(0), spare, (*outer, *ours), busy)
-            if done is None:
-                return None
-            moves += done
-            spare -= len(done) - 1
-        self.cordon(ours, cordoned=False)
-        answer = self._world.place(asked.manifest, asked.request)
-        return (tuple(moves), worlds.gpus(answer, self._world.views)) if isinstance(answer, Placement) else None
-
-    def _send(
-        self, node: str, entry: Allocation, spare: int, closed: Closed, busy: Collection[str]
-    ) -> list[Move] | None:
+    def _send(self, mover: Mover, spare: int, busy: Collection[str]) -> tuple[Move, ...] | None:
         """Move a pod away, after other moves that make room for it; None if there is no way."""
-        mover = self._may_leave(entry)
-        if mover is None:
-            return None
-        moved = self._move(node, entry, mover, closed)
-        if moved is not None:
-            return [moved]
-        fresh = RequestingPod(worlds.successor(mover.manifest), mover.request)
+        if moved := self._move(mover):
+            return (moved,)
+        closed = self.closed
         for most in range(1, spare + 1):
-            if self._effort.inspections <= 0 or not self._may_leave.has_budget(mover.manifest):
+            if self._inspected >= _MAX_INSPECTED or not self._movable.has_budget(mover):
                 return None
-            self._effort.inspections -= sum(len(view.node.gpus) for view in self._world.views.values())
-            options = leaving.options(self._world, fresh, self._may_leave, busy)
+            self._inspected += sum(len(view.node.gpus) for view in self._world.views.values())
+            options = leaving.options(self._movable, mover.fresh, busy)
             # Pods that make room for it may also move to the cordoned GPUs, if enough is left there.
             for kept in (closed, ()):
                 mark = self.mark
-                self.cordon([gpu for gpu in closed if gpu not in kept], cordoned=False)
-                room = self._try(fresh, options, most, kept, busy)
-                self.cordon([gpu for gpu in closed if gpu not in kept], cordoned=True)
-                moved = self._move(node, entry, mover, closed) if room is not None else None
-                if room is not None and moved is not None:
-                    return [*room[0], moved]
+                self.cordon(kept)
+                room = self._try(mover.fresh, options, most, busy)
+                self.cordon(closed)
+                if room and (moved := self._move(mover)):
+                    return (*room, moved)
                 self.undo(mark)
         return None
 
-    def _move(self, node: str, entry: Allocation, mover: RequestingPod, closed: Closed) -> Move | None:
-        if not self._may_leave.has_budget(mover.manifest):
+    def _move(self, mover: Mover) -> Move | None:
+        if not self._movable.has_budget(mover):
             return None
-        mark = self.mark
-        indexes = [gpu.index for gpu in self._world.views[node].node.gpus if gpu.uuid in entry.gpu_uuids]
-        before = f"{node}/" + ",".join(map(str, sorted(indexes)))
-        self._undo.append(self._world.remove(mover.manifest, node, entry))
-        fresh = worlds.successor(mover.manifest)
-        if leaving.stands_for_cpu_only(entry):
-            target = self._world.likely_node(fresh, left=node)
+        mark, node, world = self.mark, mover.node, self._world
+        before = worlds.format_gpus(world.views[node].node, mover.entry.gpu_uuids)
+        self._undo.append(world.remove(mover.manifest, node, mover.entry))
+        if mover.is_cpu_only:
+            target = world.likely_node(mover.fresh.manifest, left=node)
             before, after = node, "" if target == node else target  # the scheduler might put it there again
             if after:
-                self._undo.append(self._world.bind(fresh, after))
+                self._undo.append(world.bind(mover.fresh.manifest, after))
         else:
-            after = self.admit(RequestingPod(fresh, mover.request))
+            after = self.admit(mover.fresh)
         if not after:
             self.undo(mark)
             return None
-        self._undo.append(self._may_leave.spend(mover.manifest))
-        return Move(mover.manifest, entry, before, after, closed)
+        self._undo.append(self._movable.spend(mover))
+        return Move(mover.manifest, mover.entry, before, after, self.closed)

@@ -46,7 +46,8 @@ class FilterResults(dict[str, str | None]):
     def candidates(self) -> StaticCandidates:
         """Return the static candidates, recomputed after a Node has changed."""
         if self._candidates is None or self._computed_at != self._nodes.changes:
-            self._candidates, self._computed_at = StaticCandidates(self._nodes, self._shape), self._nodes.changes
+            self._candidates = StaticCandidates(self._nodes, self._shape)
+            self._computed_at = self._nodes.changes
         return self._candidates
 
 

@@ -233,8 +233,8 @@ class VolumeReach:
                 self._terms[name[1]] = after.terms
                 if after.claim is not None:
                     self._kept[after.claim].add(name[1])
-                if after.offered is not None:
-                    self._free[after.offered.storage_class][name[1]] = after
+                if after.unclaimed is not None:
+                    self._free[after.unclaimed.storage_class][name[1]] = after
             case Class():
                 self._classes[name[1]] = after
 
@@ -253,7 +253,7 @@ class VolumeReach:
         places += [
             disk.terms
             for disk in self._free.get(unbound.storage_class, {}).values()
-            if disk.offered is not None and disk.offered.satisfies(unbound.asked)
+            if disk.unclaimed is not None and disk.unclaimed.satisfies(unbound.asked)
         ]
         found: list[NodeTerm] = []
         for terms in places:
@@ -268,11 +268,11 @@ class VolumeReach:
             self._kept[disk.claim].discard(name)
             if not self._kept[disk.claim]:
                 del self._kept[disk.claim]
-        if disk.offered is not None:
-            free = self._free[disk.offered.storage_class]
+        if disk.unclaimed is not None:
+            free = self._free[disk.unclaimed.storage_class]
             free.pop(name, None)
             if not free:
-                del self._free[disk.offered.storage_class]
+                del self._free[disk.unclaimed.storage_class]
 
 
 def _link(links: dict[_A, tuple[_B, ...]], key: _A, value: _B) -> None:

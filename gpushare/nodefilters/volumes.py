@@ -82,7 +82,7 @@ class VolumeUse:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StorageSpec:
-    """The properties that a claim requests, or that a free volume offers."""
+    """The properties that a claim requests, or that an unclaimed volume has."""
 
     storage_class: str
     size_bytes: int
@@ -108,13 +108,13 @@ class Claim:
 class Disk:
     """A PersistentVolume: the claim it is bound to or reserved for, the nodes that reach it, and the volume to attach.
 
-    `offered`: the properties of an unclaimed volume.
+    `unclaimed`: the properties of an unclaimed volume.
     """
 
     claim: Name | None
     terms: tuple[selectors.NodeTerm, ...] | None
     volume: Volume | None
-    offered: StorageSpec | None = None
+    unclaimed: StorageSpec | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -197,8 +197,8 @@ def _disk(item: Json) -> Disk:
     name = (str(owner.get("namespace")), str(owner.get("name"))) if owner else None
     storage_class = _name(spec.get("storageClassName") or "")
     is_free = name is None and not is_released
-    offered = _storage(spec, storage_class, spec.get("capacity") or {}) if is_free else None
-    return Disk(name, terms, volume, offered)
+    unclaimed = _storage(spec, storage_class, spec.get("capacity") or {}) if is_free else None
+    return Disk(name, terms, volume, unclaimed)
 
 
 def _storage(spec: Json, storage_class: str, amounts: Json) -> StorageSpec:

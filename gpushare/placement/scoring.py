@@ -105,7 +105,8 @@ class Scoring:
     def fix(self, prices: Prices) -> None:
         """Use these prices from now on, regardless of the grid."""
         self._refresh()
-        self._prices, self._is_fixed = prices, True
+        self._prices = prices
+        self._is_fixed = True
         self._scarce = np.flatnonzero(prices.sets)
         self._generation += 1
 

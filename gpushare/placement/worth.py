@@ -195,7 +195,8 @@ class Loss:
     """`Worth.losses` for one GPU at a time, identical to the last bit."""
 
     def __init__(self, worth: Worth, part: Needs) -> None:
-        self._compute, self._memory = worth.compute, worth.memory
+        self._compute = worth.compute
+        self._memory = worth.memory
         self._part = part
         self._alike = worth.is_alike
         self._uniform = worth.is_alike and part.uniform_percent is not None

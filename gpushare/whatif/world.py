@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, errors, gpu_capacity, ledger, node, nodefilters, placement, pod
@@ -276,9 +276,9 @@ class World:
         """Return the free CPU, memory and pods of a node."""
         return Room(*(self._cache.room(name) or ()))
 
-    def room_without(self, name: str, manifest: pod.PodJson) -> Room:
-        """Return the free CPU, memory and pods of a node once this pod has left it."""
-        room, host = self.room(name), self.host(successor(manifest))
+    def room_without(self, name: str, host: Host) -> Room:
+        """Return the free CPU, memory and pods of a node once a pod with this CPU and memory has left it."""
+        room = self.room(name)
         return Room(room.cpu_milli + host.cpu_milli, room.memory_bytes + host.memory_bytes, room.pods + 1)
 
     def fragmentation(self) -> gpu_capacity.Fragmentation:
@@ -367,9 +367,14 @@ def is_planned(entry: Allocation) -> bool:
 
 def gpus(chosen: Placement, views: Mapping[str, NodeView]) -> str:
     """Format the GPUs of a placement: `gpu-1/0`, or `gpu-1/0,2`."""
-    gpus = views[chosen.node].node.gpu_by_uuid()
-    indexes = sorted({gpus[uuid].index for share in chosen.shares for uuid in share.gpu_uuids if uuid in gpus})
-    return f"{chosen.node}/" + ",".join(map(str, indexes))
+    return format_gpus(views[chosen.node].node, {uuid for share in chosen.shares for uuid in share.gpu_uuids})
+
+
+def format_gpus(gpu_node: GpuNode, uuids: Collection[str]) -> str:
+    """Format GPUs of one node, in the same way."""
+    return f"{gpu_node.name}/" + ",".join(
+        str(index) for index in sorted(gpu.index for gpu in gpu_node.gpus if gpu.uuid in uuids)
+    )
 
 
 def _key(manifest: pod.PodJson) -> str:

@@ -35,7 +35,9 @@ def _flags(function: Any) -> Any:
 
 @click.command(short_help="Check whether a pod fits now, where it would go, and how many more would fit")
 @options.file(
-    "-f", "--filename", help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML; - is standard input"
+    "-f",
+    "--filename",
+    help="Pods, or workloads such as Deployments and Jobs, in JSON or YAML: a file, a directory, or -",
 )
 @_flags
 @click.option("--count", type=click.IntRange(1, 1000), metavar="N", help="Number of pods (default: 1)")

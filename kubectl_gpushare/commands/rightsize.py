@@ -114,7 +114,10 @@ def _print(
     listing: rightsize.RightsizeListing, snapshot: Snapshot, min_observed_seconds: float, chosen: options.Options
 ) -> None:
     if chosen.output == "commands":
-        printing.write_words(listing.commands(), sys.stdout)
+        commands = [*listing.commands()]
+        printing.write_words(commands, sys.stdout)
+        if not commands:
+            printing.write_words(listing.summary(min_observed_seconds), sys.stderr)
         return
     printing.show(Listing(listing.table, listing.document, listing.names), chosen)
     if not listing.suggestions or chosen.no_headers or chosen.output in printing.WRITERS:

@@ -139,7 +139,11 @@ class _Maker:
     def __init__(
         self, kind: str, names: Sequence[str], chosen: options.Options, origin: chosen_source.Source, usage: bool | None
     ) -> None:
-        self._kind, self._names, self._chosen, self._origin, self._usage = kind, names, chosen, origin, usage
+        self._kind = kind
+        self._names = names
+        self._chosen = chosen
+        self._origin = origin
+        self._usage = usage
         self._cluster: Snapshot | None = None
         self._read_at = 0.0  # monotonic
 
@@ -159,7 +163,8 @@ class _Maker:
             notes: list[str] = []
             node_objects = chosen_source.read(self._origin.node_objects, chosen_source.NODES, notes, unsaved="")
             cluster = Snapshot((), node_objects=node_objects, notes=tuple(notes))
-            self._cluster, self._read_at = chosen_source.with_profile(self._origin, cluster), time.monotonic()
+            self._cluster = chosen_source.with_profile(self._origin, cluster)
+            self._read_at = time.monotonic()
         return dataclasses.replace(self._cluster, nodes=tuple(gpu_nodes))
 
     def _with_usage(self, snapshot: Snapshot) -> Snapshot:

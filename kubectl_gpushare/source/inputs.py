@@ -7,15 +7,24 @@ import itertools
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, errors, object_parsers, pod, request
 from gpushare.object_parsers import Json
 from kubectl_gpushare import kubectl, plugin_errors
 
+_MANIFESTS: Final = frozenset({".json", ".yaml", ".yml"})
+
 
 def name(path: str) -> str:
     return "standard input" if path == "-" else path
+
+
+def manifest_files(path: str) -> list[str]:
+    """Return the manifests of a directory, those that `kubectl apply -f` would read, or the file itself."""
+    if path == "-" or not Path(path).is_dir():
+        return [path]
+    return sorted(str(file) for file in Path(path).iterdir() if file.suffix in _MANIFESTS)
 
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:

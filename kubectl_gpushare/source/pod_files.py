@@ -43,10 +43,14 @@ _TEMPLATES: Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
 
 
 def read(path: str, *, namespace: str) -> list[Manifest]:
-    """Return the pods of a file that ask for a share. Raises `FileError`, also for a misspelt key."""
+    """Return the pods of a file or a directory that ask for a share. Raises `FileError`, also for a misspelt key."""
     where = inputs.name(path)
-    documents = inputs.documents(inputs.text(path), where)
-    every = [manifest for document in documents for manifest in _manifests(document, namespace)]
+    every = [
+        manifest
+        for file in inputs.manifest_files(path)
+        for document in inputs.documents(inputs.text(file), inputs.name(file))
+        for manifest in _manifests(document, namespace)
+    ]
     manifests = [manifest for manifest in every if _asks(manifest.pod)]
     for manifest in every:
         if not _asks(manifest.pod) and (wrong := inputs.misspelt(manifest.pod)):

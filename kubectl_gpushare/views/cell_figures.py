@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from gpushare import quantity
 from gpushare.gpu_capacity import Fragmentation
@@ -117,6 +117,38 @@ def _busy(measured: Used, count: int, *, bound: bool = False) -> str | Cell:
 
 def by_usage(measured: Used | None) -> tuple[int, float]:
     return (-1, -1.0) if measured is None else (measured.memory_bytes, measured.compute_percent)
+
+
+class Line(Protocol):
+    """A line with figures of some GPUs."""
+
+    @property
+    def statuses(self) -> tuple[str, ...]: ...
+
+
+SomeLine = TypeVar("SomeLine", bound=Line)
+
+
+def sort_keys(
+    total: Callable[[SomeLine], gpu_summary.Sum], used: Callable[[SomeLine], Used | None]
+) -> dict[str, tuple[Callable[[SomeLine], Any], bool]]:
+    """Return the sort key of each column that lists of GPUs and of nodes share, and whether the largest come first."""
+
+    def largest(line: SomeLine) -> tuple[int, int]:
+        gpu = total(line).largest
+        return (gpu and gpu.largest) or (-1, 0)
+
+    return {
+        "compute": (lambda line: total(line).request_percent, True),
+        "memory": (lambda line: total(line).memory_bytes, True),
+        "pods": (lambda line: total(line).pods, True),
+        "free": (lambda line: total(line).free, True),
+        "largest": (largest, True),
+        "frag": (lambda line: total(line).fragmentation, True),
+        "status": (lambda line: line.statuses, True),
+        "used": (lambda line: by_usage(used(line))[0], True),
+        "busy": (lambda line: by_usage(used(line))[1], True),
+    }
 
 
 def sum_cells(total: gpu_summary.Sum, used: Sequence[Used | None] | None) -> dict[str, str | Cell]:

@@ -45,15 +45,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
     "name": (lambda gpu: (gpu_summary.natural(gpu.node), gpu.gpu.index), False),
     "model": (lambda gpu: gpu.gpu.model, False),
     "mode": (lambda gpu: gpu.gpu.mode.value, False),
-    "compute": (lambda gpu: gpu.used.request_percent, True),
-    "memory": (lambda gpu: gpu.used.memory_bytes, True),
-    "pods": (lambda gpu: _pods(gpu), True),
-    "free": (lambda gpu: gpu.free, True),
-    "largest": (lambda gpu: gpu.largest or (-1, 0), True),
-    "frag": (lambda gpu: _ratio(*gpu.parts), True),
-    "status": (lambda gpu: gpu.statuses, True),
-    "used": (lambda gpu: cell_figures.by_usage(gpu.measured)[0], True),
-    "busy": (lambda gpu: cell_figures.by_usage(gpu.measured)[1], True),
+    **cell_figures.sort_keys(lambda gpu: gpu_summary.add_up([gpu]), lambda gpu: gpu.measured),
 }
 
 

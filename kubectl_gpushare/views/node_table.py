@@ -88,15 +88,7 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
     "name": (lambda row: gpu_summary.natural(row.node.name), False),
     "gpus": (lambda row: row.total.gpus, True),
     "model": (lambda row: models(row.gpus), False),
-    "compute": (lambda row: row.total.request_percent, True),
-    "memory": (lambda row: row.total.memory_bytes, True),
-    "pods": (lambda row: row.total.pods, True),
-    "free": (lambda row: row.total.free, True),
-    "largest": (lambda row: row.total.largest.free if row.total.largest else (-1, 0), True),
-    "frag": (lambda row: row.total.fragmentation, True),
-    "status": (lambda row: row.statuses, True),
-    "used": (lambda row: cell_figures.by_usage(row.used)[0], True),
-    "busy": (lambda row: cell_figures.by_usage(row.used)[1], True),
+    **cell_figures.sort_keys(lambda row: row.total, lambda row: row.used),
 }
 
 

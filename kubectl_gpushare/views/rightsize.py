@@ -77,6 +77,8 @@ class RightsizeListing:
         return Table(FREED_COLUMNS, rows)
 
     def summary(self, min_observed_seconds: float) -> list[str]:
+        if not self.suggestions:
+            return ["no pod here holds a share"]
         sentences = []
         changes = sum(suggestion.wanted is not None for suggestion in self.suggestions)
         whole = rightsizing.total(rightsizing.freed(self.suggestions).values())

@@ -41,6 +41,7 @@ def test_an_unknown_flag_is_rejected() -> None:
         (("--dry-run", "--local"), "--dry-run has no effect with --local"),
         (("--uninstall", "--registry=x/y"), "--registry has no effect with --uninstall"),
         (("--uninstall", "--component", "mig"), "--component has no effect with --uninstall"),
+        (("--uninstall", "--without-component", "mig"), "--without-component has no effect with --uninstall"),
         (("--yes",), "--yes has no effect without --uninstall"),
         (("--uninstall", "--skip-preflight"), "--skip-preflight has no effect with --uninstall"),
         (("--uninstall", "--timeout=3"), "--timeout has no effect with --uninstall"),
@@ -157,6 +158,38 @@ def test_a_second_installation_keeps_fields_set_by_others(
     installed(run(*QUICKLY))
     own.kubectl("create", f"--filename={saved}")
     assert own.kubectl(*written) == entries
+
+
+@pytest.mark.apiserver
+def test_a_second_installation_keeps_the_components(
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
+    def names(kinds: str) -> list[str]:
+        return own.kubectl("get", kinds, f"--namespace={SYSTEM}", "--output=name").split()
+
+    def capabilities() -> str:
+        return own.kubectl("get", "ds", "gpushare-agent", f"-n={SYSTEM}", "-o", "jsonpath={..capabilities.add}")
+
+    def installed_with(*flags: str) -> str:
+        done = run(*QUICKLY, *flags)
+        installed(done)
+        return done.stdout
+
+    assert "that stay" not in installed_with("--component", "mig", "--component=mps", "--component", "defrag")
+    with_mig = capabilities()
+    assert "Components of the last installation that stay: mig mps defrag. " in installed_with()
+    assert "that stay: mps defrag. " in installed_with("--component=mig")
+    assert capabilities() == with_mig
+    assert "daemonset.apps/gpushare-mps" in names("ds")
+    dry_run = run("--dry-run", *QUICKLY, "--without-component", "mps").stdout
+    assert 'daemonset.apps "gpushare-mps" deleted' in dry_run
+    assert "daemonset.apps/gpushare-mps" in names("ds")
+    assert "that stay: defrag. " in installed_with("--without-component", "mps", "--without-component=mig")
+    assert names("ds,cronjob") == ["daemonset.apps/gpushare-agent", "cronjob.batch/gpushare-defrag"]
+    assert capabilities() != with_mig
+    refused = run(*QUICKLY, "--without-component", "mps")
+    assert refused.returncode == 1
+    assert refused.stderr == "error: --without-component mps: the cluster has defrag\n"
 
 
 CONFIG_MAP_OF_0_2_0 = {

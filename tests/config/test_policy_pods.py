@@ -53,7 +53,16 @@ def test_a_pod_without_a_request_cannot_claim_to_be_placed(cluster: Cluster, key
 )
 def test_a_key_that_has_no_effect_alone_is_rejected(cluster: Cluster, key: str) -> None:
     sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), user=USER)
-    assert f"{key} alone does not request a share of a GPU: add {contract.REQUEST}" in sentence
+    assert f"{key} alone does not request a share of a GPU: " in sentence
+    assert f"add {contract.REQUEST}" in sentence
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"), [("requests", "request"), ("Memory", "memory"), ("gpu", "gpus"), ("limits.main", "limit")]
+)
+def test_a_misspelt_key_gets_the_likely_one(cluster: Cluster, key: str, meant: str) -> None:
+    sentence = cluster.refused(pod("bare", **{key: "1"}), user=USER)
+    assert f"{key} alone does not request a share of a GPU: did you mean gpushare.io/{meant}? add" in sentence
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ from prometheus_client.registry import Collector
 from deviceplugin.audit import auditor, node_audit, overhead
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.state.node_state import Offer
+from deviceplugin.state.node_state import ObservableGpus
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Mode
 from tests.deviceplugin import arbiter_node, linked
@@ -37,7 +37,7 @@ class Node:
     def __init__(
         self,
         opened: nvml.Nvml,
-        gpus: Offer,
+        gpus: ObservableGpus,
         sizes: overhead.ContextSizes,
         made: arbiter_node.ArbiterNode,
         link: linked.Linked,
@@ -110,7 +110,7 @@ class Node:
 
 async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     opened = nvml.Nvml()
-    gpus = Offer(opened.snapshot().gpus)
+    gpus = ObservableGpus(opened.snapshot().gpus)
     uuids = [gpu.uuid for gpu in gpus.gpus]
     sizes = overhead.ContextSizes(overhead.ContextCheckpoint(directory), gpus, driver_version=opened.version())
     made = arbiter_node.ArbiterNode(directory)

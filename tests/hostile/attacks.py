@@ -124,9 +124,8 @@ def pages() -> Iterator[None]:
 
 def mounts() -> Iterator[None]:
     """Write, remove, rename and mount over the preload file, the library and the socket, here and in new namespaces."""
-    ours = [contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_LIBRARY, SOCKET]
     while True:
-        for path in ours:
+        for path in (contract.CONTAINER_PRELOAD_FILE, contract.CONTAINER_LIBRARY, SOCKET):
             for name, attempt in (
                 ("written", lambda path=path: os.close(os.open(path, os.O_WRONLY | os.O_TRUNC))),
                 ("removed", lambda path=path: Path(path).unlink()),
@@ -314,13 +313,11 @@ def _way(name: str) -> Callable[[], Iterator[None]]:
     return run
 
 
+_WAYS = ("garbage", "hellos", "connections", "leases", "deaf", "keeps", "descriptors")
 ATTACKS = {
     "names": Attack(names),
     "files": Attack(files),
-    **{
-        name: Attack(_way(name))
-        for name in ("garbage", "hellos", "connections", "leases", "deaf", "keeps", "descriptors")
-    },
+    **{name: Attack(_way(name)) for name in _WAYS},
     "versions": Attack(versions),
     "slots": Attack(slots),
     "pages": Attack(pages, processes=1),

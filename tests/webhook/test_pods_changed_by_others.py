@@ -288,7 +288,7 @@ def test_an_unbound_local_volume_decides_the_node() -> None:
     manifest = builders.pod(request="0.5")
     manifest["spec"]["volumes"] = [{"name": "d", "persistentVolumeClaim": {"claimName": "data"}}]
     name = {"key": contract.HOSTNAME_LABEL, "operator": "In", "values": ["node-2"]}
-    offered = {"storageClassName": "local", "capacity": {"storage": "1Ti"}, "accessModes": ["ReadWriteOnce"]}
+    disk = {"storageClassName": "local", "capacity": {"storage": "1Ti"}, "accessModes": ["ReadWriteOnce"]}
     asked = {
         "storageClassName": "local",
         "accessModes": ["ReadWriteOnce"],
@@ -304,7 +304,7 @@ def test_an_unbound_local_volume_decides_the_node() -> None:
         {
             "kind": "PersistentVolume",
             "metadata": {"name": "disk"},
-            "spec": {**offered, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [name]}]}}},
+            "spec": {**disk, "nodeAffinity": {"required": {"nodeSelectorTerms": [{"matchExpressions": [name]}]}}},
         },
         {"kind": "PersistentVolumeClaim", "metadata": {"name": "data", "namespace": "default"}, "spec": asked},
     ]

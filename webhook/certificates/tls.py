@@ -105,7 +105,8 @@ class Mounted:
                 logger.warning("The mounted certificate cannot be served", extra={"err": problem})
             self._problem = problem
             return
-        self._problem, self._ends = None, ends
+        self._problem = None
+        self._ends = ends
         if self.tls.load(held):
             self.metrics.certificate_ends(ends.timestamp())
             logger.info("Loaded a certificate", extra={"directory": str(self.directory), "ends": ends.isoformat()})

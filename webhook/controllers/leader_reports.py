@@ -57,7 +57,8 @@ class ClusterFigures(Collector):
             if time.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS)
                 began = time.monotonic()
-        self._known, self._counted_with = parts_of, mix
+        self._known = parts_of
+        self._counted_with = mix
 
     def describe(self) -> Iterable[Metric]:
         return []

@@ -161,7 +161,8 @@ class PendingReasonReporter:
         if self._recorded.get(pod.ref.uid) == sentence:
             return 0.0
         if now - self._events_at >= ROUND_SECONDS:
-            self._events, self._events_at = 0, now
+            self._events = 0
+            self._events_at = now
         if self._events == MAX_AT_ONCE:
             return self._events_at + ROUND_SECONDS - now
         wait_seconds = self._record_event(pod, sentence, now)

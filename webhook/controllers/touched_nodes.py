@@ -79,7 +79,9 @@ class TouchedNodes:
                         del self._departed[next(iter(self._departed))]
         if len(self._keys) > FEW + len(self._pods):
             # A replica that does not lead never collects, so this must not grow forever.
-            self._overflowed, self._keys, self._names = True, set(), set(self._last_names)
+            self._overflowed = True
+            self._keys = set()
+            self._names = set(self._last_names)
 
     def placed_elsewhere(self, there: Collection[str]) -> list[Pod]:
         return [pod for name in self._placed if name not in there for pod in self._placed[name].values()]

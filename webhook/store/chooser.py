@@ -234,8 +234,10 @@ class WorkloadMix:
         return by_pods or (by_compute and self._pods >= ENOUGH_PODS)
 
     def snapshot(self) -> Mix:
-        self._turnover, self._known = 0, self._pods
-        self._turnover_percent, self._known_percent = 0, self._percent
+        self._turnover = 0
+        self._known = self._pods
+        self._turnover_percent = 0
+        self._known_percent = self._percent
         return Mix.from_counts(self._counts, pods=self._pods)
 
 

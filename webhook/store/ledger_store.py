@@ -79,7 +79,8 @@ class _DerivedStore:
     """A store that shows another store with changes."""
 
     def __init__(self, under: LedgerStore) -> None:
-        self._under, self.chooser = under, under.chooser
+        self._under = under
+        self.chooser = under.chooser
 
     def assume(
         self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str

@@ -100,7 +100,8 @@ class NodeLedger:
         for pending in (*self._written, *self._waiting):
             if not pending.done.done():
                 pending.done.set_exception(error)
-        self._written, self._waiting = [], []
+        self._written = []
+        self._waiting = []
 
     def _changed_by(self, change: ledger_store.Change, node: GpuNode) -> GpuNode:
         """Return the node after the change. Raises its errors, and LedgerError if the ledger was closed meanwhile."""

@@ -39,7 +39,8 @@ class QuotaAllowances:
         self._by_namespace: dict[str, dict[str, resource_quota.Allowance]] = collections.defaultdict(dict)
         self.informer = informer.Informer(api, QUOTAS_PATH, transform=trim_quota)
         self.informer.subscribe(self._changed)
-        self.run, self.synced = self.informer.run, self.informer.synced.wait
+        self.run = self.informer.run
+        self.synced = self.informer.synced.wait
 
     def lacks(self, namespace: str, asked: Mapping[str, int]) -> str | None:
         lacking = (allowance.lacks(asked) for allowance in self._by_namespace.get(namespace, {}).values())

@@ -45,13 +45,15 @@ class CoscheduledGpu(LeaseScheduler):
 
     def reserve(self, key: str, now_ns: int) -> list[Command]:
         """Reserve the GPU for this member, which begins as soon as its whole gang can."""
-        self.reserved_for, self.blocked = key, True
+        self.reserved_for = key
+        self.blocked = True
         self._requeue(key, now_ns)
         return self.take_back(now_ns)
 
     def begin(self, now_ns: int) -> list[Command]:
         key = self.reserved_for or ""
-        self.blocked, self._turn_ns = False, now_ns
+        self.blocked = False
+        self._turn_ns = now_ns
         if not self.shares[key].asked and self.shares[key].phase is None:
             self.shares[key].idle.begin(now_ns)
         self.changed.add(key)

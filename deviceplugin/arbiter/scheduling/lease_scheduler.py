@@ -116,7 +116,8 @@ class LeaseScheduler:
         if self.holder == key and self.shares[key].phase is LeasePhase.REVOKED and self._draining is None:
             self.shares[key].closed_ns = now_ns
             self._set(key, now_ns, phase=LeasePhase.DRAINING)
-            self._draining, self.holder = key, None
+            self._draining = key
+            self.holder = None
         return self.tick(now_ns)
 
     def released(self, key: str, now_ns: int) -> list[Command]:

@@ -13,7 +13,7 @@ from deviceplugin.audit.overhead import ContextCheckpoint, ContextSizes
 from deviceplugin.hardware import nvml
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.link.arbiter import Arbiter
-from deviceplugin.state.node_state import Offer
+from deviceplugin.state.node_state import ObservableGpus
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, linked
@@ -44,7 +44,7 @@ class Node:
     def __init__(self, directory: Path, listing: Listing, arbiter: Arbiter) -> None:
         self.warned: list[str] = []
         self.changes = 0
-        gpus = Offer((Gpu(UUID, 0, "A100", 40 << 30),))
+        gpus = ObservableGpus((Gpu(UUID, 0, "A100", 40 << 30),))
         self.auditor = auditor.Auditor(
             Driver(listing),  # type: ignore[arg-type]
             arbiter,

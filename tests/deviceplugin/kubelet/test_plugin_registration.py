@@ -53,12 +53,12 @@ async def kubelet(short_path: Path) -> AsyncIterator[kubelets.Kubelet]:
 @contextlib.asynccontextmanager
 async def registered(
     directory: Path,
-    offer: Advertised,
+    advertised: Advertised,
     resource: str = PERCENT,
     stale_devices: Callable[[str], int | None] = lambda _: None,
 ) -> AsyncIterator[plugin_registration.Registration]:
     served = plugin_service.ServedResource(resource, share_answers.ShareAnswers(MOUNTS, stale_devices=stale_devices))
-    keeper = plugin_registration.Registration(served, advertised=offer, directory=directory)
+    keeper = plugin_registration.Registration(served, advertised=advertised, directory=directory)
     task = asyncio.create_task(keeper.run())
     try:
         yield keeper
@@ -69,8 +69,8 @@ async def registered(
 
 
 async def test_kubelet_gets_every_device(kubelet: kubelets.Kubelet) -> None:
-    offer = Advertised(builders.node(gpus=4).gpus)
-    async with registered(kubelet.directory, offer), registered(kubelet.directory, offer, IDLE):
+    advertised = Advertised(builders.node(gpus=4).gpus)
+    async with registered(kubelet.directory, advertised), registered(kubelet.directory, advertised, IDLE):
         await kubelet.until(lambda: len(kubelet.devices) == 2)
         assert len(kubelet.devices[contract.RESOURCE_PERCENT]) == 400
         assert len(kubelet.devices[contract.RESOURCE_IDLE]) == 4 * contract.IDLE_SHARES_PER_GPU
@@ -81,18 +81,18 @@ async def test_kubelet_gets_every_device(kubelet: kubelets.Kubelet) -> None:
 async def test_kubelet_gets_health_changes_immediately(kubelet: kubelets.Kubelet) -> None:
     well = builders.node(gpus=2).gpus
     ill = (dataclasses.replace(well[0], healthy=False, health_reason="lost"), well[1])
-    offer = Advertised(well)
+    advertised = Advertised(well)
 
     def unhealthy() -> int:
         return list(kubelet.devices.get(contract.RESOURCE_PERCENT, {}).values()).count("Unhealthy")
 
-    async with registered(kubelet.directory, offer):
+    async with registered(kubelet.directory, advertised):
         await kubelet.until(lambda: kubelet.lists == 1)
-        offer.change(well)
-        offer.change(ill)
+        advertised.change(well)
+        advertised.change(ill)
         await kubelet.until(lambda: unhealthy() == 100)
         assert kubelet.lists == 2  # an unchanged list is not sent
-        offer.change(well)
+        advertised.change(well)
         await kubelet.until(lambda: unhealthy() == 0)
 
 
@@ -123,8 +123,8 @@ async def test_allocate_accepts_an_id_that_was_just_withdrawn(kubelet: kubelets.
 
 
 async def test_registers_again_after_each_kubelet_restart(kubelet: kubelets.Kubelet) -> None:
-    offer = Advertised(builders.node(gpus=1).gpus)
-    async with registered(kubelet.directory, offer) as keeper:
+    advertised = Advertised(builders.node(gpus=1).gpus)
+    async with registered(kubelet.directory, advertised) as keeper:
         await kubelet.until(lambda: kubelet.lists == 1)
         for restart in range(1, 6):
             await kubelet.stop()
@@ -220,11 +220,11 @@ async def test_waits_for_a_slow_first_list_call(kubelet: kubelets.Kubelet, monke
 
 
 async def test_second_agent_keeps_its_registration_when_the_first_ends(kubelet: kubelets.Kubelet) -> None:
-    offer = Advertised(builders.node(gpus=1).gpus)
+    advertised = Advertised(builders.node(gpus=1).gpus)
     async with contextlib.AsyncExitStack() as both:
-        async with registered(kubelet.directory, offer) as first:
+        async with registered(kubelet.directory, advertised) as first:
             await kubelet.until(lambda: kubelet.lists == 1)
-            second = await both.enter_async_context(registered(kubelet.directory, offer))
+            second = await both.enter_async_context(registered(kubelet.directory, advertised))
             await waiting.until(lambda: "another agent on this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino
@@ -244,10 +244,10 @@ async def test_registers_again_after_a_change_of_the_sockets_mode(kubelet: kubel
 async def test_first_agent_registers_again_after_the_second_ends(
     kubelet: kubelets.Kubelet,
 ) -> None:
-    offer = Advertised(builders.node(gpus=1).gpus)
-    async with registered(kubelet.directory, offer) as first:
+    advertised = Advertised(builders.node(gpus=1).gpus)
+    async with registered(kubelet.directory, advertised) as first:
         await kubelet.until(lambda: len(kubelet.requests) == 1)
-        async with registered(kubelet.directory, offer) as second:
+        async with registered(kubelet.directory, advertised) as second:
             await waiting.until(lambda: "another agent on this node listens on" in first.problem)
             await waiting.until(lambda: not second.problem)
             served = (kubelet.directory / SOCKET).stat().st_ino

@@ -138,7 +138,7 @@ async def a_gpu_that_only_the_kernel_lists_is_reported(node: Node) -> None:
     node.opened.snapshot = lambda: lost  # type: ignore[method-assign]
     node.opened.lists = lambda bus_id: bus_id == known[2]  # type: ignore[method-assign]
     await node.step()
-    assert node.offer.gpus[2].health_reason == "it does not answer: GPU is lost"
+    assert node.gpus_with_modes.gpus[2].health_reason == "it does not answer: GPU is lost"
     assert [gpu.bus_id for gpu in node.unread.value] == [known[3]]
     node.opened.snapshot = snapshot  # type: ignore[method-assign]
     await node.step()
@@ -158,7 +158,12 @@ async def a_gpu_that_needs_a_reset_is_unhealthy_until_it_is_reset(node: Node) ->
 
     pynvml.nvmlDeviceGetFieldValues = wanted
     await node.reach("exclusive")
-    assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "the driver says that it has to be reset", "", ""]
+    assert [gpu.health_reason for gpu in node.gpus_with_modes.gpus] == [
+        "",
+        "the driver says that it has to be reset",
+        "",
+        "",
+    ]
     assert [device.healthy for device in node.advertised.value[GPU]] == [True, False, True, True]
     gpu_health.QUIET_SECONDS = 0.0  # type: ignore[misc]
     await node.observation.step()
@@ -167,10 +172,10 @@ async def a_gpu_that_needs_a_reset_is_unhealthy_until_it_is_reset(node: Node) ->
         while "XID 94" not in node.seen.gpus[1].health_reason:
             await node.observation.step()
     await node.step()
-    assert "XID 94" in node.offer.gpus[1].health_reason, "its time is over, but the driver wants a reset"
+    assert "XID 94" in node.gpus_with_modes.gpus[1].health_reason, "its time is over, but the driver wants a reset"
     action = 0
     await node.step()
-    assert [gpu.health_reason for gpu in node.offer.gpus] == ["", "", "", ""]
+    assert [gpu.health_reason for gpu in node.gpus_with_modes.gpus] == ["", "", "", ""]
     assert node.modes == ["exclusive"] * 4
 
 
@@ -185,7 +190,7 @@ async def a_node_without_a_usable_entry_offers_nothing_until_it_has_one(node: No
         await node.end()
         node.start()
         await node.step()
-        assert not any(gpu.takes_shares for gpu in node.offer.gpus)
+        assert not any(gpu.takes_shares for gpu in node.gpus_with_modes.gpus)
         assert not node.advertised.value
         assert not node.checkpoint.exists()
         (valid,) = (condition for condition in node.config_status.value.conditions if condition.type == "ConfigValid")

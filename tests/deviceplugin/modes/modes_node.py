@@ -100,7 +100,7 @@ class Node:
     def start(self) -> None:
         """Start a new agent."""
         state = node_state.NodeState()
-        self.seen, self.offer, self.config_status, self.advertised = (
+        self.seen, self.gpus_with_modes, self.config_status, self.advertised = (
             state.seen,
             state.gpus,
             state.config_status,
@@ -183,7 +183,7 @@ class Node:
     @property
     def modes(self) -> list[str]:
         """The published mode of each GPU, with `…` if it is closed."""
-        return [f"{gpu.mode}{'…' if gpu.pending_mode else ''}" for gpu in self.offer.gpus]
+        return [f"{gpu.mode}{'…' if gpu.pending_mode else ''}" for gpu in self.gpus_with_modes.gpus]
 
     @property
     def pending(self) -> str:

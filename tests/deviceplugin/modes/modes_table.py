@@ -33,7 +33,7 @@ def is_used_as(node: Node, mode: str) -> None:
     check(node.modes, [mode] * len(node.uuids), "told")
     check(node.facts(), node.used_as(mode), "the driver's")
     check(node.pending, "", "pending")
-    check({gpu.pending_mode for gpu in node.offer.gpus}, {None}, "closed")
+    check({gpu.pending_mode for gpu in node.gpus_with_modes.gpus}, {None}, "closed")
 
 
 async def _nothing(node: Node, before: str, after: str) -> None:
@@ -116,7 +116,7 @@ async def _lost(node: Node, before: str, after: str) -> None:
     await node.reach(after)
     modes = [mode for index, mode in enumerate(node.modes) if index != LOST]
     check(modes, [after] * 3, "told of the others")
-    assert not node.offer.gpus[LOST].healthy
+    assert not node.gpus_with_modes.gpus[LOST].healthy
     await simulated.change("heal", node.gpus, str(LOST))
     await simulated.change("reset", node.gpus, str(LOST))
     await node.step()

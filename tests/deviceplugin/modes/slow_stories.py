@@ -155,7 +155,7 @@ async def observations_are_published_while_a_step_waits_for_the_driver(node: Nod
             await asyncio.sleep(0.05)
     node.seen.publish(inventory.mark_silent(node.seen.gpus, seconds=60.0))
     node.agent.republish()
-    assert not any(gpu.healthy for gpu in node.offer.gpus)
+    assert not any(gpu.healthy for gpu in node.gpus_with_modes.gpus)
     answers.set()
     await stepping
 

@@ -9,7 +9,7 @@ from typing import Any
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.report import announcements
 from deviceplugin.report.announcements import RefusedLibraries
-from deviceplugin.state.node_state import Observable, Offer, Unreadable
+from deviceplugin.state.node_state import Observable, ObservableGpus, Unreadable
 from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import contract, ledger
 from tests import builders
@@ -113,7 +113,11 @@ class Told:
 
 
 async def test_changes_are_announced_for_gpus_with_and_without_uuid() -> None:
-    told, gpus, unread = Told(), Offer(WELL), Observable[tuple[Unreadable, ...]]((Unreadable(2, "GPU is lost"),))
+    told, gpus, unread = (
+        Told(),
+        ObservableGpus(WELL),
+        Observable[tuple[Unreadable, ...]]((Unreadable(2, "GPU is lost"),)),
+    )
     announcer = announcements.HealthAnnouncer(
         told, told, gpus=gpus, unread=unread, node=lambda: builders.node(gpus=2), gpu_of=dict
     )

@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin.report import share_metrics
 from deviceplugin.report.share_metrics import DeviceHolder
-from deviceplugin.state.node_state import ModesInForce, Observable, Offer
+from deviceplugin.state.node_state import ModesInForce, Observable, ObservableGpus
 from deviceplugin.state.pod_resources import ContainerDevices
 from gpushare import ledger
 from gpushare.allocation import PodRef
@@ -95,7 +95,7 @@ def test_replicas_are_charged_as_fractions_of_their_gpu() -> None:
     made = share_metrics.DeviceHolders(
         kubelet,
         hardware=lambda: [HardwareGpu("GPU-a", 0)],
-        gpus=Offer((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
+        gpus=ObservableGpus((Gpu("GPU-a", 0, "A100", 80 * GIB),)),
         in_force=Observable(ModesInForce({"nvidia.com/gpu": replicas})),
     )
     assert [(entry.pod, entry.devices, entry.part) for entry in made.all()] == [("one", 1, 0.25), ("two", 2, 0.5)]

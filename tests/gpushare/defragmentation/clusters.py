@@ -29,7 +29,7 @@ def node_manifest(name: str, *, gpus: int = 2) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
         "status": {
-            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", **builders.offered(gpus)},
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", **builders.agent_resources(gpus)},
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from gpushare import contract, ledger
 from gpushare.defragmentation import relocating
-from gpushare.defragmentation.chains import Chains
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
+from gpushare.defragmentation.relocating import Chains
 from gpushare.whatif.world import RequestingPod
 from tests.gpushare.defragmentation.clusters import NONE, cluster, moved, owned
 from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, GPUS, PODS, PRIORITIES, budget, size
@@ -114,12 +114,12 @@ def test_no_pod_of_higher_priority_moves_for_a_waiting_pod() -> None:
 
 def test_expected_gain_of_a_move_is_its_actual_gain() -> None:
     world = cluster((owned("a", request="0.25"), "n0/0"), (owned("b", request="0.5"), "n1/0"), nodes=2, gpus=1)
-    chains = Chains(world, Movable(world, NONE))
+    chains = Chains(Movable(world, NONE))
     chains.refresh(world.usable())
-    promised = {chain.movers[0].entry.id: chain.promise for chain in chains.exchanges([], 1)}
+    promised = {chain.ids: chain.promise for chain in chains.exchanges({}, 1)}
     plan = relocating.plan(world, [], NONE, max_moves=1)
     assert plan.gained is not None
-    assert abs(promised[plan.moves[0].entry.id] - plan.gained) < 0.02
+    assert abs(promised[(plan.moves[0].entry.id,)] - plan.gained) < 0.02
 
 
 WAITING = st.lists(st.tuples(st.sampled_from([50, 80, 100]), st.sampled_from([1, 1, 2]), PRIORITIES), max_size=3)

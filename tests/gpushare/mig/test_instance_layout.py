@@ -58,9 +58,9 @@ def test_a_rejected_layout_has_no_placement_and_the_suggested_one_fits(
         for starts in itertools.product(*(kind.starts for kind in kinds)):
             sequence = [(kind.profile, start) for kind, start in zip(kinds, starts, strict=True)]
             assert sequences.error(geometry, sequence) is not None
-    offered = instance_layout.largest_parts(geometry, wanted)
-    assert offered
-    for part in offered:
+    parts = instance_layout.largest_parts(geometry, wanted)
+    assert parts
+    for part in parts:
         assert instance_layout.misfit(geometry, part) is None
         assert instance_layout.shown(part) in refused
 

@@ -271,8 +271,8 @@ def unbound(storage_class: str = "local", size: str = "1Ti") -> tuple[volumes.Na
 def local_volume(node: str, size: str = "1Ti", **spec: Any) -> tuple[volumes.Name, volumes.StorageObject | None]:
     there = {"key": "kubernetes.io/hostname", "operator": "In", "values": [node]}
     affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [there]}]}}
-    offered = {"storageClassName": "local", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]}
-    return storage(volumes.VOLUME, f"disk-{node}", spec={**offered, "nodeAffinity": affinity, **spec})
+    disk = {"storageClassName": "local", "capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"]}
+    return storage(volumes.VOLUME, f"disk-{node}", spec={**disk, "nodeAffinity": affinity, **spec})
 
 
 def fitting(there: SchedulerCache) -> set[str]:

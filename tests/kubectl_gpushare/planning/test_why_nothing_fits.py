@@ -54,7 +54,7 @@ def why(
     node_objects = [builders.node_object(node.name, gpus=4) for node in nodes]
     node_objects[0]["spec"] = spec
     if not offers:
-        node_objects[0]["status"]["allocatable"] |= dict.fromkeys(builders.offered(4), "0")
+        node_objects[0]["status"]["allocatable"] |= dict.fromkeys(builders.agent_resources(4), "0")
     nodes[0] = dataclasses.replace(nodes[0], gpus=tuple(dataclasses.replace(gpu, mode=mode) for gpu in nodes[0].gpus))
     pods = [pod for pod, _ in placed]
     return reasons.explain(manifest, Snapshot(tuple(nodes), (*pods, manifest), node_objects=tuple(node_objects)))

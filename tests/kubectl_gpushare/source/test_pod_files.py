@@ -35,6 +35,17 @@ spec:
 """
 
 
+def test_directory_is_read_as_kubectl_does(tmp_path: Path) -> None:
+    for name in ("b.yaml", "a.yml", "c.json", "notes.txt"):
+        (tmp_path / name).write_text(DEPLOYMENT.replace("name: web", f"name: {name[0]}") if name[0] != "n" else "[")
+    (tmp_path / "deeper").mkdir()
+    (tmp_path / "deeper" / "d.yaml").write_text("[")
+    read = pod_files.read(str(tmp_path), namespace="team")
+    assert [manifest.name for manifest in read if manifest.count == 3] == [f"Deployment/{name}" for name in "abc"]
+    with pytest.raises(plugin_errors.FileError, match=r"deeper/d\.yaml is neither JSON nor YAML"):
+        pod_files.read(str(tmp_path / "deeper"), namespace="team")
+
+
 def test_owners_create_their_number_of_pods(tmp_path: Path) -> None:
     path = tmp_path / "all.yaml"
     path.write_text(DEPLOYMENT)

@@ -109,7 +109,8 @@ class OvertakeCounter:
         new = (order for uid, order in {**shown, **self._placed}.items() if uid not in self._counted)
         news = sorted([*new, *self._grown]) if units else []  # sorting takes a while if very many are new
         self._counted = {*shown, *(uid for uid in (*self._counted, *self._placed) if uid in pods.waiting)}
-        self._placed, self._grown = {}, []
+        self._placed = {}
+        self._grown = []
         created: dict[int, list[str]] = collections.defaultdict(list)  # by priority, in order
         for priority, at, _ in news:
             created[priority].append(at)
