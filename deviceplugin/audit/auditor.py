@@ -51,7 +51,8 @@ class Auditor:
 
     gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
     Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. walls: the driver's memory limits. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    `conditions` change. walls: the driver's memory limits. end_unlimited: whether to kill processes of share
+    containers that bypass their limits.
     """
 
     driver: Driver
