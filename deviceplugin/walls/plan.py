@@ -18,7 +18,7 @@ from typing import Final
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.hardware.nvml_limits import NO_LIMIT, MemoryLimits
-from gpushare import allocation, pod, quantity
+from gpushare import allocation, pod
 from gpushare.allocation import Allocation, Isolation, Steps
 from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement, Resize
 from gpushare.pod import PodJson
@@ -157,10 +157,9 @@ def difference(wall: Wall, limits: MemoryLimits) -> str:
     """Return how the driver's limits differ from the wall, as a sentence; "" if they do not."""
     if is_up(wall, limits):
         return ""
-    has = "no limit" if limits.hard_bytes == NO_LIMIT else f"a limit of {quantity.format_bytes(limits.hard_bytes)}"
-    soft = f" and a soft limit of {quantity.format_bytes(limits.soft_bytes)}" if limits.soft_bytes else ""
-    wanted = quantity.format_bytes(wall.hard_bytes)
-    return f"the driver has {has}{soft} for {wall.cgroup} on {wall.gpu} instead of {wanted}"
+    has = "no limit" if limits.hard_bytes == NO_LIMIT else f"a limit of {limits.hard_bytes} bytes"
+    soft = f" and a soft limit of {limits.soft_bytes} bytes" if limits.soft_bytes else ""
+    return f"the driver has {has}{soft} for {wall.cgroup} on {wall.gpu} instead of {wall.hard_bytes} bytes"
 
 
 def lowered(node: GpuNode, resizes: Iterable[Resize], amounts: Amounts) -> dict[str, dict[int, int]]:

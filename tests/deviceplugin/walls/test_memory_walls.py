@@ -92,7 +92,9 @@ def test_a_process_is_welcome_once_its_containers_limit_reads_back(start: Start)
     assert client("c.info()[1]") == str(2 * GIB)
 
 
-@pytest.mark.parametrize(("failure", "reason"), [("lost", "GPU is lost"), ("hung", "the driver has not answered for 3 s")])
+@pytest.mark.parametrize(
+    ("failure", "reason"), [("lost", "GPU is lost"), ("hung", "the driver has not answered for 3 s")]
+)
 def test_a_process_whose_limit_cannot_be_set_is_refused(start: Start, failure: str, reason: str) -> None:
     node = start(web=2 * GIB)
     simulated.command("fail", node.box.gpus, "0", failure)

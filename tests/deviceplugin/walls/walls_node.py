@@ -29,7 +29,7 @@ from deviceplugin.state.node_state import Offer
 from deviceplugin.walls.memory_walls import MemoryWalls
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import Resize
-from tests.deviceplugin import arbiter_node, audit_node, linked
+from tests.deviceplugin import audit_node, linked
 from tests.deviceplugin.arbiter_node import ArbiterNode, container_id, uid
 
 
@@ -92,9 +92,7 @@ class Node(audit_node.Node):
 async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:
     opened = nvml.Nvml()
     probe = nvml_limits.EnforcementProbe(root)
-    gpus = Offer(
-        tuple(dataclasses.replace(gpu, memory_enforcement=probe(gpu.uuid)) for gpu in opened.snapshot().gpus)
-    )
+    gpus = Offer(tuple(dataclasses.replace(gpu, memory_enforcement=probe(gpu.uuid)) for gpu in opened.snapshot().gpus))
     sizes = overhead.ContextSizes(overhead.ContextCheckpoint(directory), gpus, driver_version=opened.version())
     made = ArbiterNode(directory)
     made.identify = socket_server.by_cgroup(Path("/proc"))
@@ -103,9 +101,12 @@ async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:
         made.add_pod(name, GivenShare(("main",), (gpus.gpus[gpu].uuid,), 50, 100, memory_bytes))
     await made.start()
     node = Node(opened, gpus, sizes, made, root)
-    print("null", flush=True)
+    sys.stdout.write("null\n")
+    sys.stdout.flush()
     while line := await asyncio.to_thread(sys.stdin.readline):
-        print(json.dumps(await node.do(*line.split())), flush=True)
+        answer = await node.do(*line.split())
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
     await made.stop()
 
 
