@@ -1,4 +1,4 @@
-"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter's link and the audit."""
+"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter, walls and audit."""
 
 from __future__ import annotations
 

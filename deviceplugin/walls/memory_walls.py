@@ -22,7 +22,7 @@ from deviceplugin.hardware.nvml_call import NvmlError
 from deviceplugin.host import cgroups
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls import plan
-from deviceplugin.walls.plan import Amounts, Place, PodCgroup, Wall, WallState
+from deviceplugin.walls.plan import Place, PodCgroup, Wall, WallInputs, WallState
 from gpushare import contract, pod
 from gpushare.allocation import Allocation
 from gpushare.gpunode import Gpu, GpuNode, Resize
@@ -42,7 +42,7 @@ class MemoryWalls:
     """The walls of this node's shares. For a running event loop.
 
     root: the host's cgroup v2. gpus: the GPUs by the driver. node, pods: as last seen. context_bytes, running: as in
-    `Amounts`. warn: sends an Event with this reason and note about the GPUNode and a pod. changed: called when the
+    `WallInputs`. warn: sends an Event with this reason and note about the GPUNode and a pod. changed: called when the
     GPUNode's resizes may have changed.
     """
 
@@ -69,13 +69,13 @@ class MemoryWalls:
 
     def is_needed(self) -> bool:
         """Whether the driver keeps limits on a GPU of this node."""
-        return bool(self._amounts(self.node()).gpus)
+        return bool(self._inputs(self.node()).gpus)
 
     async def cover(self, pod_uid: str) -> str:
         """Set the limits of a pod whose containers are about to start. Return why that failed, or ""."""
         node, manifest = self.node(), next((known for known in self.pods() if pod.uid(known) == pod_uid), None)
-        amounts = self._amounts(node)
-        if not amounts.gpus:
+        inputs = self._inputs(node)
+        if not inputs.gpus:
             return ""
         if node is None or manifest is None:
             return f"{NOT_IN_FORCE}: the pod {pod_uid} is not known to the agent yet"
@@ -83,7 +83,7 @@ class MemoryWalls:
         if not isinstance(entry, Allocation):
             return f"{NOT_IN_FORCE}: {entry.reason}"
         there = await self._find(pod_uid)
-        wanted = plan.walls(node, [manifest], {pod_uid: there or PodCgroup(self.root)}, amounts)
+        wanted = plan.walls(node, [manifest], {pod_uid: there or PodCgroup(self.root)}, inputs)
         of_pod = [wall for wall in wanted if not wall.container]
         if of_pod and there is None:
             return self._report(of_pod[0], f"the pod {pod_uid} has no cgroup below {self.root}")
@@ -92,18 +92,18 @@ class MemoryWalls:
     async def prove(self, container: Container, tenant: Tenant) -> Refusal | None:
         """Set the limits of a container with a process. Return the refusal for its processes if that failed."""
         node = self.node()
-        amounts = self._amounts(node)
-        if plan.is_exempt(node, tenant) or not any(grant.uuid in amounts.gpus for grant in tenant.grants):
+        inputs = self._inputs(node)
+        if plan.is_exempt(node, tenant) or not any(grant.uuid in inputs.gpus for grant in tenant.grants):
             return None
         there = await self._find(container.pod_uid) or PodCgroup(self.root)
         directory = there.containers.get(container.container_id)
-        wanted = list(plan.of_container(tenant, directory or self.root, amounts))
+        wanted = list(plan.of_container(tenant, directory or self.root, inputs))
         if directory is None:
             problem = f"the container {container.container_id} has no cgroup below {self.root}"
             return Refusal(self._report(wanted[0], problem))
         if node is not None:  # the pod's own limit comes first
             manifests = [known for known in self.pods() if pod.uid(known) == container.pod_uid]
-            wanted[:0] = plan.walls(node, manifests, {container.pod_uid: PodCgroup(there.directory)}, amounts)
+            wanted[:0] = plan.walls(node, manifests, {container.pod_uid: PodCgroup(there.directory)}, inputs)
         problem = await self._raise(wanted)
         return Refusal(problem) if problem else None
 
@@ -121,13 +121,13 @@ class MemoryWalls:
 
         A program without the library may hold memory of which the arbiter knows nothing.
         """
-        amounts = self._amounts(node)
-        lowered = plan.lowered(node, resizes, amounts)
+        inputs = self._inputs(node)
+        lowered = plan.lowered(node, resizes, inputs)
         self._holds_back = False
         if not lowered:
             return resizes
         pods = {identity: known for known in self.pods() if (identity := _allocation_id(known)) in lowered}
-        states = await self._within(self._enforce_pods(node, tuple(pods.values()), amounts))
+        states = await self._within(self._enforce_pods(node, tuple(pods.values()), inputs))
         confirmed = plan.confirmed(
             resizes, lowered, {key: pod.namespaced_name(known) for key, known in pods.items()}, states
         )
@@ -145,12 +145,12 @@ class MemoryWalls:
     async def step(self) -> None:
         """Set every limit that is not as it should be, and clear those of ended shares."""
         node = self.node()
-        amounts = self._amounts(node)
+        inputs = self._inputs(node)
         pods = {pod.uid(known): known for known in self.pods() if _allocation_id(known)}
-        if node is None or not amounts.gpus:
+        if node is None or not inputs.gpus:
             return
         self._there = await asyncio.to_thread(_scan, self.root, frozenset(pods))
-        states = await self._enforce_pods(node, tuple(pods.values()), amounts, scan=False)
+        states = await self._enforce_pods(node, tuple(pods.values()), inputs, scan=False)
         current = {(state.wall.namespace, state.wall.pod, state.problem) for state in states}
         self._reported &= current
         for state in states:
@@ -164,7 +164,7 @@ class MemoryWalls:
             (gpu, directory)
             for there in without_share
             for directory in (there.directory, *there.containers.values())
-            for gpu in amounts.gpus
+            for gpu in inputs.gpus
         }
         ended |= self._states.keys() - wanted
         kept = await self.driver.ask(clear, tuple(sorted(ended))) if ended else frozenset[Place]()
@@ -172,14 +172,14 @@ class MemoryWalls:
         if self._holds_back:
             self.changed()
 
-    def _amounts(self, node: GpuNode | None) -> Amounts:
-        return Amounts(plan.able(node, self.gpus()), self.context_bytes, self.running())
+    def _inputs(self, node: GpuNode | None) -> WallInputs:
+        return WallInputs(plan.able(node, self.gpus()), self.context_bytes, self.running())
 
     def _higher(self, node: GpuNode) -> list[Wall]:
         """Return the walls that are higher by this GPUNode than they are now."""
         if not self._states:
             return []
-        wanted = plan.walls(node, self.pods(), self._there, self._amounts(node))
+        wanted = plan.walls(node, self.pods(), self._there, self._inputs(node))
         known = self._states
         return [wall for wall in wanted if wall.place in known and wall.hard_bytes > known[wall.place].wall.hard_bytes]
 
@@ -190,11 +190,11 @@ class MemoryWalls:
         return found.get(pod_uid)
 
     async def _enforce_pods(
-        self, node: GpuNode, pods: Sequence[PodJson], amounts: Amounts, *, scan: bool = True
+        self, node: GpuNode, pods: Sequence[PodJson], inputs: WallInputs, *, scan: bool = True
     ) -> list[WallState]:
         if scan:
             self._there |= await asyncio.to_thread(_scan, self.root, frozenset(map(pod.uid, pods)))
-        return await self._enforce(list(plan.walls(node, pods, self._there, amounts)))
+        return await self._enforce(list(plan.walls(node, pods, self._there, inputs)))
 
     async def _enforce(self, wanted: Sequence[Wall]) -> list[WallState]:
         states: list[WallState] = []

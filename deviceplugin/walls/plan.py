@@ -62,7 +62,7 @@ class WallState:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Amounts:
+class WallInputs:
     """What the limits depend on besides the ledger.
 
     gpus: the memory of the GPUs on which the driver keeps limits, by UUID. context_bytes: returns the size of a context
@@ -95,14 +95,16 @@ def is_exempt(node: GpuNode | None, of: Tenant) -> bool:
     return entry is not None and entry.labels.isolation is Isolation.NONE
 
 
-def walls(node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgroup], amounts: Amounts) -> Iterator[Wall]:
+def walls(
+    node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgroup], inputs: WallInputs
+) -> Iterator[Wall]:
     """Yield the walls of the pods with a share. cgroups: by pod UID; pods without one are left out."""
     for manifest in pods:
         there = cgroups.get(pod.uid(manifest))
         entry = tenant.allocation_of(manifest, node) if there is not None else None
         if there is None or not isinstance(entry, Allocation) or entry.labels.isolation is Isolation.NONE:
             continue
-        yield from _of_pod(node, manifest, entry, there, amounts)
+        yield from _of_pod(node, manifest, entry, there, inputs)
         for container_id, directory in there.containers.items():
             name = tenant.container_name(manifest, container_id)
             for position, share in enumerate(entry.shares):
@@ -110,8 +112,8 @@ def walls(node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgrou
                 if name in share.containers or (name is None and len(entry.shares) == 1):
                     memory_bytes = tenant.memory_bytes(node, entry, position)
                     key = f"{pod.uid(manifest)}-{position}"
-                    for gpu in amounts.gpus.keys() & share.gpu_uuids:
-                        hard_bytes = amounts.hard_bytes(gpu, key, memory_bytes)
+                    for gpu in inputs.gpus.keys() & share.gpu_uuids:
+                        hard_bytes = inputs.hard_bytes(gpu, key, memory_bytes)
                         named = name or share.containers[0]
                         yield Wall(gpu, directory, hard_bytes, *pod.namespaced_name(manifest), named)
 
@@ -124,23 +126,25 @@ class _Part:
     hard_bytes: int
 
 
-def _of_pod(node: GpuNode, manifest: PodJson, entry: Allocation, there: PodCgroup, amounts: Amounts) -> Iterator[Wall]:
-    for gpu in sorted(amounts.gpus.keys() & entry.gpu_uuids):
+def _of_pod(
+    node: GpuNode, manifest: PodJson, entry: Allocation, there: PodCgroup, inputs: WallInputs
+) -> Iterator[Wall]:
+    for gpu in sorted(inputs.gpus.keys() & entry.gpu_uuids):
         parts = []
         for position, share in enumerate(entry.shares):
             if gpu in share.gpu_uuids:
                 memory_bytes = tenant.memory_bytes(node, entry, position)
-                hard_bytes = amounts.hard_bytes(gpu, f"{pod.uid(manifest)}-{position}", memory_bytes)
+                hard_bytes = inputs.hard_bytes(gpu, f"{pod.uid(manifest)}-{position}", memory_bytes)
                 parts.append(_Part(share.steps, hard_bytes))
-        most_bytes = min(allocation.peak(parts, lambda part: part.hard_bytes), amounts.gpus[gpu])
+        most_bytes = min(allocation.peak(parts, lambda part: part.hard_bytes), inputs.gpus[gpu])
         yield Wall(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest))
 
 
-def of_container(tenant: Tenant, directory: Path, amounts: Amounts) -> Iterator[Wall]:
+def of_container(tenant: Tenant, directory: Path, inputs: WallInputs) -> Iterator[Wall]:
     """Yield the walls of a container with this share, whose cgroup is `directory`."""
     for grant in tenant.grants:
-        if grant.uuid in amounts.gpus:
-            hard_bytes = amounts.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes)
+        if grant.uuid in inputs.gpus:
+            hard_bytes = inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes)
             yield Wall(grant.uuid, directory, hard_bytes, tenant.namespace, tenant.pod, tenant.containers[0])
 
 
@@ -162,7 +166,7 @@ def difference(wall: Wall, limits: MemoryLimits) -> str:
     return f"the driver has {has}{soft} for {wall.cgroup} on {wall.gpu} instead of {wall.hard_bytes} bytes"
 
 
-def lowered(node: GpuNode, resizes: Iterable[Resize], amounts: Amounts) -> dict[str, dict[int, int]]:
+def lowered(node: GpuNode, resizes: Iterable[Resize], inputs: WallInputs) -> dict[str, dict[int, int]]:
     """Return the shares that the arbiter has just lowered: by allocation and position, what the ledger counts for them.
 
     Resizes that are published are left out: their memory may belong to another share by now.
@@ -173,7 +177,7 @@ def lowered(node: GpuNode, resizes: Iterable[Resize], amounts: Amounts) -> dict[
     for resize in resizes:
         place = (resize.allocation, resize.share)
         share = given.get(place)
-        if share is None or not amounts.gpus.keys() & share.gpu_uuids:
+        if share is None or not inputs.gpus.keys() & share.gpu_uuids:
             continue
         if resize.memory_bytes < share.memory_bytes and published.get(place) != resize.memory_bytes:
             found.setdefault(resize.allocation, {})[resize.share] = share.memory_bytes

@@ -10,7 +10,7 @@ import pytest
 
 from deviceplugin.hardware.nvml_limits import NO_LIMIT, MemoryLimits
 from deviceplugin.walls import plan
-from deviceplugin.walls.plan import Amounts, PodCgroup, Wall, WallState
+from deviceplugin.walls.plan import PodCgroup, Wall, WallInputs, WallState
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef, Steps
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Resize
@@ -19,7 +19,7 @@ from tests import builders
 GIB = 1 << 30
 GPU, OTHER = "GPU-00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000001"
 POD = Path("/cgroup/kubepods/podu-1")
-AMOUNTS = Amounts({GPU: 16 * GIB})
+INPUTS = WallInputs({GPU: 16 * GIB})
 
 
 def given(*containers: str, memory: int = 2 * GIB, gpus: tuple[str, ...] = (GPU,), **more: Any) -> GivenShare:
@@ -39,7 +39,7 @@ def limits(
     *shares: GivenShare,
     containers: tuple[str, ...] = ("main",),
     named: tuple[str, ...] | None = None,
-    amounts: Amounts = AMOUNTS,
+    inputs: WallInputs = INPUTS,
     resizes: tuple[Resize, ...] = (),
     isolation: Isolation = Isolation.ARBITER,
 ) -> dict[tuple[str, str], int]:
@@ -49,7 +49,7 @@ def limits(
     there = PodCgroup(POD, {f"id-{name}": POD / name for name in containers})
     manifest = pod(*(containers if named is None else named))
     return {
-        (wall.container, wall.gpu): wall.hard_bytes for wall in plan.walls(node, [manifest], {"u-1": there}, amounts)
+        (wall.container, wall.gpu): wall.hard_bytes for wall in plan.walls(node, [manifest], {"u-1": there}, inputs)
     }
 
 
@@ -68,9 +68,9 @@ def test_shares_that_are_in_use_in_turn_count_once() -> None:
 
 
 def test_each_share_has_room_for_a_context() -> None:
-    amounts = dataclasses.replace(AMOUNTS, context_bytes=lambda _: GIB)
+    inputs = dataclasses.replace(INPUTS, context_bytes=lambda _: GIB)
     shares = (given("main"), given("side"))
-    assert limits(*shares, containers=("main", "side"), amounts=amounts) == {
+    assert limits(*shares, containers=("main", "side"), inputs=inputs) == {
         ("", GPU): 6 * GIB,
         ("main", GPU): 3 * GIB,
         ("side", GPU): 3 * GIB,
@@ -78,14 +78,14 @@ def test_each_share_has_room_for_a_context() -> None:
 
 
 def test_no_limit_exceeds_the_gpu() -> None:
-    amounts = dataclasses.replace(AMOUNTS, context_bytes=lambda _: GIB)
-    assert set(limits(given("main", memory=16 * GIB), amounts=amounts).values()) == {16 * GIB}
+    inputs = dataclasses.replace(INPUTS, context_bytes=lambda _: GIB)
+    assert set(limits(given("main", memory=16 * GIB), inputs=inputs).values()) == {16 * GIB}
 
 
 def test_a_shrinking_share_keeps_what_its_processes_may_have() -> None:
     shrinking = given("main", shrink_to_bytes=GIB)
-    running = dataclasses.replace(AMOUNTS, running={"u-1-0": 2 * GIB})
-    assert set(limits(shrinking, amounts=running).values()) == {2 * GIB}
+    running = dataclasses.replace(INPUTS, running={"u-1-0": 2 * GIB})
+    assert set(limits(shrinking, inputs=running).values()) == {2 * GIB}
     assert set(limits(shrinking).values()) == {GIB}
 
 
@@ -134,7 +134,7 @@ def confirmed(used_bytes: int | None, *, problem: str = "", published: bool = Fa
     said = Resize("a-1", 0, 2 * GIB, GIB)
     entry = Allocation("a-1", PodRef("ml", "web", "u-1"), (given("main", memory=4 * GIB, shrink_to_bytes=2 * GIB),))
     node = GpuNode("node-a", allocations=(entry,), resizes=(said,) if published else ())
-    lowered = plan.lowered(node, [said], AMOUNTS)
+    lowered = plan.lowered(node, [said], INPUTS)
     state = WallState(Wall(GPU, POD, 2 * GIB, "ml", "web"), MemoryLimits(0, 2 * GIB, used_bytes or 0), problem)
     states = None if used_bytes is None else [state]
     (result,) = plan.confirmed([said], lowered, {"a-1": ("ml", "web")}, states)
