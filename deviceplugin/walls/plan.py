@@ -2,7 +2,7 @@
 
 A container's limit is what its programs see as the size of the GPU. The pod's limit is the sum for its containers: it
 holds before the containers' cgroups exist, and for programs that never register. Only hard limits are set. A soft limit
-would stay reserved if its cgroup disappeared first, so one that somebody has set is cleared.
+would stay reserved if its cgroup disappeared first, so any that is found is cleared.
 
 A limit is the share's memory and the size of one CUDA context. The ledger charges contexts to the share, so programs
 with the library stay below it, even if their driver's own memory grows before the agent has measured that.
@@ -63,7 +63,7 @@ class WallState:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WallInputs:
-    """What the limits depend on besides the ledger.
+    """The inputs of the limits besides the ledger.
 
     gpus: the memory of the GPUs on which the driver keeps limits, by UUID. context_bytes: returns the size of a context
     on a GPU. running: the limit that the processes of a share have now, by the share's key: while a share shrinks, it
@@ -120,7 +120,7 @@ def walls(
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Part:
-    """What a share adds to its pod's limit on a GPU, and when."""
+    """The part of a share in its pod's limit on a GPU, and when it counts."""
 
     steps: Steps
     hard_bytes: int

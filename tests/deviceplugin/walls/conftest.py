@@ -63,7 +63,7 @@ class WallsNode:
         """Start a program in a pod's container; without the library, it is as a static one."""
         preload = (container.LIBRARY,) if with_library else ()
         box = dataclasses.replace(self.box, preload=preload)
-        joins = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', self.cgroup(pod)]
+        joins = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.cgroup(pod))]
         process = box.start([*joins, *command(asked.answers)])
         self.stack.enter_context(container.finishing(process))
         return Asked(process)
