@@ -30,6 +30,7 @@ COMPONENTS: Final = (
     "client-ca",
     "defrag",
     "deny-unregistered",
+    "driver-memory",
     "end-unlimited",
     "mig",
     "monitoring",

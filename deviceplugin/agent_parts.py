@@ -80,6 +80,7 @@ class KubeletParts:
                 find=shares.lookup.find_by_name,
                 descriptions=self._specs,
                 denied=denied,
+                walls=shares.walls,
             ),
         )
         for_devices = device_answers.DeviceAnswers(
@@ -149,7 +150,7 @@ class ReportParts:
             node,
             state,
             wake=cluster.wake.status,
-            resizes=shares.arbiter.apply,
+            resizes=shares.apply,
             audited=shares.conditions,
             injected=kubelet.conditions,
         )
@@ -274,7 +275,7 @@ class AgentParts:
 
         def gpunode_changed(_: object_store.Delta) -> None:
             modes.recount()
-            shares.arbiter.refresh()
+            shares.refresh()
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)

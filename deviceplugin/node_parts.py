@@ -1,4 +1,4 @@
-"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter's link and the audit."""
+"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter, walls and audit."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from deviceplugin.allocation import aligned, answer
 from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import auditor, overhead
 from deviceplugin.cluster_objects import Configuration, NodePods
-from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_mig, observation
+from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_limits, nvml_mig, observation
 from deviceplugin.link import arbiter, node_shares
 from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons
@@ -24,13 +24,15 @@ from deviceplugin.report import announcements, share_peaks
 from deviceplugin.state import node_state, pod_resources
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from deviceplugin.state.node_state import Wake
+from deviceplugin.walls import memory_walls
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from gpushare.gpunode import Condition, Gpu, GpuNode
+from gpushare.gpunode import Condition, Gpu, GpuNode, Resize
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
 STALE_SECONDS: Final = 60.0
+MAX_RISES: Final = 3  # for GPUNodes that change meanwhile; after that the driver may refuse for a moment
 
 # The loops of a group, by the name of their task.
 Loops = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
@@ -93,6 +95,7 @@ class HardwareParts:
             node=cluster.gpunode.now,
             known=cluster.gpunode.informer.synced,
             fault_log=gpu_health.FaultLog(settings.state_directory, proc=settings.proc_root),
+            enforcement=nvml_limits.EnforcementProbe(settings.cgroup_root, settings.pod_uid),
             changed=cluster.wake.all,
             ignored=nvml_events.filter_from(os.environ),
             proc=settings.proc_root,
@@ -150,6 +153,17 @@ class ShareParts:
             state.gpus,
             driver_version=hardware.driver_version,
         )
+        self.walls = memory_walls.MemoryWalls(
+            hardware.driver,
+            root=settings.cgroup_root,
+            gpus=lambda: state.seen.gpus,
+            node=node.now,
+            pods=pods.all,
+            context_bytes=sizes.bytes_on,
+            running=running.limit_bytes,
+            warn=cluster.events.warn,
+            changed=cluster.wake.status.set,
+        )
         self.lookup = node_shares.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
         self.arbiter = arbiter.Arbiter(
             process.channel,
@@ -159,6 +173,7 @@ class ShareParts:
             context_bytes=sizes.bytes_on,
             unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
             refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
+            prove=self.walls.prove,
             shares=running,
         )
         self.auditor = auditor.Auditor(
@@ -172,16 +187,42 @@ class ShareParts:
             changed=cluster.wake.status.set,
             node_name=cluster.name,
             identify=cluster.identify,
+            walls=lambda: self.walls.states,
             end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         )
         self.peaks = share_peaks.Peaks(
             settings.state_directory, uses=running.uses, leases=running.lease_usage, pods=pods.uids
         )
-        self.loops: Loops = {"audit": self._audit, "peaks": self.peaks.run}
+        self._rising: asyncio.Task[None] | None = None
+        self.loops: Loops = {"audit": self._audit, "peaks": self.peaks.run, "walls": self.walls.run}
 
     def conditions(self) -> tuple[Condition, ...]:
         return self.auditor.conditions if self.audited.is_set() else ()
+
+    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
+        """Have this GPUNode applied to all shares; return the resizes that its status should have.
+
+        The driver's limit is above the library's at all times: it is raised before, and lowered afterwards.
+        """
+        await self.walls.rise(node)
+        return await self.walls.confirm(node, await self.arbiter.apply(node))
+
+    def refresh(self) -> None:
+        """Send the current GPUNode to the arbiter, once the driver's limits are high enough for it."""
+        node = self._cluster.gpunode.now()
+        if node is None or not self.walls.rises(node):
+            self.arbiter.refresh()
+        elif self._rising is None or self._rising.done():
+            self._rising = asyncio.get_running_loop().create_task(self._rise())
+
+    async def _rise(self) -> None:
+        for _ in range(MAX_RISES):
+            node = self._cluster.gpunode.now()
+            if node is None or not self.walls.rises(node):
+                break
+            await self.walls.rise(node)
+        self.arbiter.refresh()
 
     async def _audit(self) -> None:
         # The audit compares processes with the GPUs' modes, so these must be known first.

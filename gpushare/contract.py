@@ -149,6 +149,7 @@ EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod tha
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
 EVENT_UNLIMITED: Final = "RunsUnlimited"  # on a GPUNode and a pod: a process on a shared GPU runs without limits
 EVENT_BEYOND: Final = "RunsBeyondLimit"  # likewise: a share uses a GPU for longer than its limit
+EVENT_NOT_ENFORCED: Final = "MemoryNotEnforced"  # likewise: the driver does not keep a share's memory limit
 EVENT_LIBRARY_REFUSED: Final = "LibraryRefused"  # likewise: the agent does not speak the pod's library's protocol
 EVENT_NO_DEVICES: Final = "NoDevices"  # on a GPUNode and a pod: a container with a share runs without seeing a GPU
 

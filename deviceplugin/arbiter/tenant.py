@@ -86,7 +86,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     if manifest is None:
         return NotYet(Missing.POD, f"this node has no pod with the UID {container.pod_uid}")
     namespace, name = pod.namespaced_name(manifest)
-    entry = _entry(manifest, node)
+    entry = allocation_of(manifest, node)
     if not isinstance(entry, Allocation):
         return entry
     assert node is not None  # noqa: S101 - it has the entry
@@ -121,7 +121,7 @@ def find_by_name(
     ]
     if not known:
         return NotYet(Missing.POD, f"this node has no pod {namespace}/{name}")
-    entry = _entry(known[-1], node)
+    entry = allocation_of(known[-1], node)
     if not isinstance(entry, Allocation):
         return entry
     share = next((share for share in entry.shares if container in share.containers), None)
@@ -184,7 +184,7 @@ def _grants(share: GivenShare, memory_bytes: int) -> tuple[Grant, ...]:
     return tuple(Grant(uuid, memory_bytes, share.request_percent, share.limit_percent) for uuid in share.gpu_uuids)
 
 
-def _entry(manifest: PodJson, node: GpuNode | None) -> Allocation | Refusal | NotYet:
+def allocation_of(manifest: PodJson, node: GpuNode | None) -> Allocation | Refusal | NotYet:
     """Return the pod's allocation, if the ledger confirms that it belongs to the pod."""
     namespace, name = pod.namespaced_name(manifest)
     identity = pod.annotations_of(manifest).get(contract.ALLOCATION)

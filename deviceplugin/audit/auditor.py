@@ -27,6 +27,7 @@ from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.state.node_state import ObservableGpus
+from deviceplugin.walls.plan import WallState
 from gpushare import contract
 from gpushare.gpunode import Condition, Gpu, GpuNode
 from gpushare.pod import PodJson
@@ -50,7 +51,8 @@ class Auditor:
 
     gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
     Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    `conditions` change. walls: the driver's memory limits. end_unlimited: whether to kill processes of share
+    containers that bypass their limits.
     """
 
     driver: Driver
@@ -64,6 +66,7 @@ class Auditor:
     changed: Callable[[], None]
     node_name: str
     identify: Identify
+    walls: Callable[[], Iterable[WallState]] = tuple
     end_unlimited: bool = False
     proc: Path = kernel_process.PROC
     wall_clock: Callable[[], float] = time.time
@@ -131,7 +134,7 @@ class Auditor:
             if share.tenant.key in there
         )
         self._compare(now, measured.used, shares)
-        seen = dataclasses.replace(seen, shares=shares, overuse=self._excess.overuse)
+        seen = dataclasses.replace(seen, shares=shares, overuse=self._excess.overuse, walls=tuple(self.walls()))
         node, pods = self.node(), tuple(self.pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))

@@ -14,6 +14,7 @@ from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.kernel_process import Container
+from deviceplugin.walls.plan import WallState
 from gpushare import contract
 from gpushare.gpunode import Condition, Gpu
 
@@ -79,7 +80,7 @@ class Seen:
     """All observations of one scan.
 
     unreachable: processes with a ledger that this agent cannot open; they keep their limits. overuse: shares that used
-    more of a GPU's time than allowed.
+    more of a GPU's time than allowed. walls: the driver's memory limits.
     """
 
     gpus: tuple[Gpu, ...]
@@ -88,6 +89,7 @@ class Seen:
     unreachable: frozenset[ProcessIdentity] = frozenset()
     problems: tuple[Problem, ...] = ()
     overuse: Mapping[Place, Overuse] = dataclasses.field(default_factory=dict)
+    walls: tuple[WallState, ...] = ()
 
 
 class LimitState(enum.StrEnum):
@@ -95,8 +97,20 @@ class LimitState(enum.StrEnum):
 
     LIMITED = "limited"  # registered with the arbiter
     UNLIMITED = "unlimited"  # in a share's container but not registered
+    MEMORY_LIMITED = "memory-limited"  # likewise, but the driver keeps its memory limit; nothing limits its compute
     FOREIGN = "foreign"  # on a fractional GPU without a share
     UNJUDGED = "unjudged"  # allowed there, or not decided yet
+
+
+BYPASSING: Final = (LimitState.UNLIMITED, LimitState.MEMORY_LIMITED)
+
+
+class MemoryWall(enum.StrEnum):
+    """What refuses memory beyond the limit."""
+
+    DRIVER = "driver"  # for every process of the container; the library does so too where it is loaded
+    LIBRARY = "library"  # for the processes that load it
+    NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -114,6 +128,7 @@ class AuditedProcess:
     charged_bytes: int = 0
     reason: str = ""
     place: tuple[str, int] | None = None
+    wall: MemoryWall = MemoryWall.NONE
 
     @property
     def key(self) -> Hashable:
@@ -124,7 +139,8 @@ class AuditedProcess:
 class AuditedShare:
     """A share on one GPU: the GPUNode's limits, and the enforced ones (None while it has no process).
 
-    overuse: its use of the GPU's time, if that exceeds the allowed time.
+    overuse: its use of the GPU's time, if that exceeds the allowed time. driver_bytes: the limit that the driver
+    reports; None if it keeps none.
     """
 
     namespace: str
@@ -141,6 +157,8 @@ class AuditedShare:
     in_force: bool = True
     reason: str = ""
     overuse: Overuse | None = None
+    wall: MemoryWall = MemoryWall.LIBRARY
+    driver_bytes: int | None = None
 
     @property
     def overhead_bytes(self) -> int:
@@ -163,8 +181,8 @@ class NodeAudit:
     problems: tuple[Problem, ...] = ()
     suspects: frozenset[Hashable] = frozenset()
 
-    def in_state(self, state: LimitState) -> tuple[AuditedProcess, ...]:
-        return tuple(process for process in self.processes if process.state is state)
+    def in_state(self, *states: LimitState) -> tuple[AuditedProcess, ...]:
+        return tuple(process for process in self.processes if process.state in states)
 
     def label(self, uuid: str) -> str:
         index = next((gpu.index for gpu in self.gpus if gpu.uuid == uuid), None)
@@ -183,6 +201,7 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
                 "uuid": gpu.uuid,
                 "index": gpu.index,
                 "mode": str(gpu.mode),
+                "memoryEnforcement": str(gpu.memory_enforcement),
                 "processes": [_process_json(process) for process in audit.processes if process.process.gpu == gpu.uuid],
             }
             for gpu in audit.gpus
@@ -194,7 +213,7 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
 def condition(audit: NodeAudit) -> Condition:
     """Return the condition LimitsInForce, with all reasons if it is False."""
     kind = contract.CONDITION_LIMITS_IN_FORCE
-    unlimited, foreign = audit.in_state(LimitState.UNLIMITED), audit.in_state(LimitState.FOREIGN)
+    unlimited, foreign = audit.in_state(*BYPASSING), audit.in_state(LimitState.FOREIGN)
     # Skip shares with unlimited processes: each process has its own sentence.
     around = {(process.namespace, process.pod, process.process.gpu) for process in unlimited}
     differing = [
@@ -219,8 +238,9 @@ def condition(audit: NodeAudit) -> Condition:
 def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:
     of = f" of the pod {audited.namespace}/{audited.pod}" if audited.pod else ""
     process = audited.process
-    where = audit.label(process.gpu)
-    return f"{process.name} (process {process.pid}){of} runs without limits on {where}: {audited.reason}"
+    without = "a compute limit" if audited.state is LimitState.MEMORY_LIMITED else "limits"
+    where = f"{without} on {audit.label(process.gpu)}"
+    return f"{process.name} (process {process.pid}){of} runs without {where}: {audited.reason}"
 
 
 def share_sentence(audit: NodeAudit, share: AuditedShare, reason: str) -> str:
@@ -237,6 +257,7 @@ def _process_json(process: AuditedProcess) -> dict[str, Any]:
         "usedBytes": process.process.used_bytes,
         "chargedBytes": process.charged_bytes,
         "state": str(process.state),
+        "wall": str(process.wall),
         "reason": process.reason,
     }
 
@@ -254,6 +275,8 @@ def _share_json(share: AuditedShare) -> dict[str, Any]:
         "enforcedRequestPercent": enforced.request_percent if enforced is not None else None,
         "enforcedLimitPercent": enforced.limit_percent if enforced is not None else None,
         "enforcedBytes": enforced.memory_bytes if enforced is not None else None,
+        "driverBytes": share.driver_bytes,
+        "wall": str(share.wall),
         "chargedBytes": share.charged_bytes,
         "overheadBytes": share.overhead_bytes,
         "usedPercent": round(100 * share.overuse.used) if share.overuse is not None else None,
@@ -283,8 +306,8 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
     )
     for gpu in audit.gpus:
         values = [node_name, gpu.uuid, str(gpu.index), gpu.model]
-        for metric, state in ((unlimited, LimitState.UNLIMITED), (foreign, LimitState.FOREIGN)):
-            metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(state)))
+        for metric, states in ((unlimited, BYPASSING), (foreign, (LimitState.FOREIGN,))):
+            metric.add_metric(values, sum(process.process.gpu == gpu.uuid for process in audit.in_state(*states)))
     beyond = gauge(
         "gpushare_share_beyond_limit_memory_bytes",
         "Bytes by which a share exceeds its memory limit; it gets no more memory while this is not 0.",

@@ -16,9 +16,11 @@ from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Missing, NotYet, Tenant
 from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import (
+    BYPASSING,
     AuditedProcess,
     AuditedShare,
     LimitState,
+    MemoryWall,
     NodeAudit,
     Problem,
     ProcessIdentity,
@@ -26,9 +28,11 @@ from deviceplugin.audit.node_audit import (
     SeenProcess,
     SeenShare,
 )
+from deviceplugin.hardware import nvml_limits
 from deviceplugin.host.kernel_process import Container
+from deviceplugin.walls.plan import WallState
 from gpushare import pod, quantity
-from gpushare.gpunode import GpuNode, Mode
+from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
@@ -38,10 +42,11 @@ ELSEWHERE: Final = "its container has a share, but not of this GPU"
 NOT_REGISTERED: Final = "its container has a share of this GPU, but it is not registered with the arbiter"
 ORPHANED: Final = "it uses limits from a previous agent whose records were lost: restart its container"
 NO_LIBRARY: Final = f"{NOT_REGISTERED}: the library is not loaded (a static program, or the preload file was removed)"
+MEMORY_ONLY: Final = "the driver keeps its memory within the share's limit, but nothing limits its compute: "
 CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
 GONE: Final = "the GPUNode no longer has this share, but its processes still run"
 _MAX_NAMED: Final = 5
-_REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
+_REPORTED: Final = frozenset({*BYPASSING, LimitState.FOREIGN})
 
 _SharePlace = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
 
@@ -81,8 +86,8 @@ def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
     A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
     our rules until the records were lost. Neither is killed.
     """
-    unlimited = audit.in_state(LimitState.UNLIMITED)
-    return [process for process in unlimited if process.container and not process.process.orphaned]
+    bypassing = audit.in_state(*BYPASSING)
+    return [process for process in bypassing if process.container and not process.process.orphaned]
 
 
 class _Processes:
@@ -93,6 +98,7 @@ class _Processes:
         self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
         self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
+        self._walls = _Walls(seen)
         self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
         self._members: dict[tuple[str, ProcessIdentity], tuple[SeenShare, int]] = {}
         for share in seen.shares:
@@ -106,15 +112,17 @@ class _Processes:
         named = self._named(process.container)
         if known is not None:
             of, charged_bytes = known
-            return AuditedProcess(
-                process, LimitState.LIMITED, of.tenant.namespace, of.tenant.pod, named[2], charged_bytes
-            )
+            name = (of.tenant.namespace, of.tenant.pod)
+            wall = MemoryWall.DRIVER if self._walls.are_up(process.gpu, *name) else MemoryWall.LIBRARY
+            return AuditedProcess(process, LimitState.LIMITED, *name, named[2], charged_bytes, wall=wall)
         holder = self._tenant(process.container) if process.container is not None else None
         state, reason = self._unregistered(process, holder)
-        place = (
-            (holder.allocation, holder.share) if state is LimitState.UNLIMITED and isinstance(holder, Tenant) else None
-        )
-        return AuditedProcess(process, state, *named, reason=reason, place=place)
+        if state is not LimitState.UNLIMITED or not isinstance(holder, Tenant):
+            return AuditedProcess(process, state, *named, reason=reason)
+        wall = MemoryWall.NONE
+        if self._walls.are_up(process.gpu, holder.namespace, holder.pod):
+            state, reason, wall = LimitState.MEMORY_LIMITED, MEMORY_ONLY + reason, MemoryWall.DRIVER
+        return AuditedProcess(process, state, *named, reason=reason, place=(holder.allocation, holder.share), wall=wall)
 
     def _unregistered(self, process: SeenProcess, tenant: Tenant | Refusal | NotYet | None) -> tuple[LimitState, str]:
         mode = self._modes.get(process.gpu)
@@ -149,6 +157,36 @@ class _Processes:
         return *pod.namespaced_name(manifest), tenant.container_name(manifest, container.container_id) or ""
 
 
+class _Walls:
+    """The driver's memory limits of one scan, by GPU, namespace and pod."""
+
+    def __init__(self, seen: Seen) -> None:
+        self._able = {gpu.uuid for gpu in seen.gpus if gpu.memory_enforcement is MemoryEnforcement.DRIVER}
+        self._states = collections.defaultdict[tuple[str, str, str], list[WallState]](list)
+        for state in seen.walls:
+            self._states[state.wall.gpu, state.wall.namespace, state.wall.pod].append(state)
+
+    def are_up(self, gpu: str, namespace: str, pod_name: str) -> bool:
+        """Whether the driver keeps the memory of all processes of this pod on this GPU within its limits."""
+        states = self._states.get((gpu, namespace, pod_name), ())
+        return any(not state.wall.container for state in states) and not any(state.problem for state in states)
+
+    def compare(self, share: AuditedShare) -> AuditedShare:
+        """Return the share with the driver's limit, and with the reason if that is not as it should be."""
+        states = self._states.get((share.gpu, share.namespace, share.pod), ())
+        own = [state for state in states if state.wall.container in share.containers] or states
+        hard_bytes = min((state.limits.hard_bytes for state in own), default=nvml_limits.NO_LIMIT)
+        problem = next((state.problem for state in states if state.problem), "")
+        if share.gpu in self._able and share.processes and not states:
+            problem = "it has no limit by the driver yet"
+        return dataclasses.replace(
+            share,
+            wall=MemoryWall.DRIVER if self.are_up(share.gpu, share.namespace, share.pod) else MemoryWall.LIBRARY,
+            driver_bytes=None if hard_bytes == nvml_limits.NO_LIMIT else hard_bytes,
+            reason=share.reason or problem,
+        )
+
+
 def _check_shares(
     seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
 ) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
@@ -158,10 +196,12 @@ def _check_shares(
     """
     around = collections.defaultdict[_SharePlace, list[AuditedProcess]](list)
     for process in processes:
-        if process.state is LimitState.UNLIMITED and process.place is not None:
+        if process.state in BYPASSING and process.place is not None:
             around[*process.place, process.process.gpu].append(process)
     shares, waiting = [], set()
-    for place, share in _compared(seen.shares, node, seen.overuse):
+    walls = _Walls(seen)
+    for place, found in _compared(seen.shares, node, seen.overuse):
+        share = walls.compare(found)
         if share.reason:
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""
@@ -171,7 +211,12 @@ def _check_shares(
             f"including contexts, it uses {more} more than its limit: it gets no more memory until it frees that much"
         )
         shares.append(
-            dataclasses.replace(share, in_force=not reason, reason=reason or (memory if share.beyond_bytes else ""))
+            dataclasses.replace(
+                share,
+                in_force=not reason,
+                reason=reason or (memory if share.beyond_bytes else ""),
+                wall=MemoryWall.NONE if around[place] and share.wall is not MemoryWall.DRIVER else share.wall,
+            )
         )
     return tuple(shares), frozenset(waiting)
 
@@ -236,6 +281,8 @@ def _got_around(processes: Sequence[AuditedProcess]) -> str:
         return ""
     names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
     more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
+    if all(process.state is LimitState.MEMORY_LIMITED for process in processes):
+        return f"{names}{more} bypassed its compute limit; the driver keeps its memory limit"
     return f"{names}{more} bypassed its limits"
 
 

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.denial import kernel, program
+from deviceplugin.host import cgroups as host_cgroups
 from deviceplugin.host import kernel_process
 from gpushare import contract, pod
 from gpushare.gpunode import Condition
@@ -39,7 +40,6 @@ BESIDE_V1: Final = "unified"  # where systemd mounts cgroup v2 next to the hiera
 _FIRST_PID_NAMESPACE: Final = "pid:[4026531836]"  # PROC_PID_INIT_INO of linux/proc_ns.h
 _CAPABILITIES: Final = {"BPF": 39, "NET_ADMIN": 12, "PERFMON": 38}
 _ALL_OF_THEM: Final = {"SYS_ADMIN": 21}
-MAX_LEVELS: Final = 8  # kind: kubelet.slice/kubelet-kubepods.slice/…-burstable.slice/…, in a container of a node
 
 
 class DenialError(Exception):
@@ -59,7 +59,7 @@ class DenialProgram:
 
     def attach(self, pod_uids: Collection[str]) -> frozenset[str]:
         """Attach the program to these pods. Return the pods that have a cgroup. Raises DenialError."""
-        cgroups = pod_cgroups(self._cgroup_root) if pod_uids else {}
+        cgroups = host_cgroups.pods(self._cgroup_root) if pod_uids else {}
         there = frozenset(uid for uid in pod_uids if uid in cgroups)
         for uid in there:
             try:
@@ -91,9 +91,9 @@ def load_program(
     """Load the program for the driver's devices, or for these major numbers. Raises DenialError."""
     if str((proc / "self/ns/pid").readlink()) != _FIRST_PID_NAMESPACE:
         raise DenialError("the agent is not in the host's pid namespace (the node is a container, as with kind)")
-    if not is_cgroup_v2(cgroup_root):
+    if not host_cgroups.is_v2(cgroup_root):
         beside = cgroup_root / BESIDE_V1
-        remedy = f"; cgroup v2 is at {beside}: set --cgroup-root={beside}" if is_cgroup_v2(beside) else ""
+        remedy = f"; cgroup v2 is at {beside}: set --cgroup-root={beside}" if host_cgroups.is_v2(beside) else ""
         raise DenialError(f"{cgroup_root} is not cgroup v2, which denying devices needs{remedy}")
     if not kernel.is_bpf_fs(bpf_root):
         raise DenialError(f"no bpf file system is mounted at {bpf_root} (systemd mounts one at /sys/fs/bpf)")
@@ -135,23 +135,6 @@ def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: p
     (kept / PINNED_PROGRAM).unlink(missing_ok=True)
     kernel.pin(loaded, kept / PINNED_PROGRAM)
     return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)
-
-
-def is_cgroup_v2(root: Path) -> bool:
-    return (root / "cgroup.controllers").exists()
-
-
-def pod_cgroups(directory: Path, levels: int = MAX_LEVELS) -> dict[str, Path]:
-    """Return the cgroup directories of pods by UID."""
-    found: dict[str, Path] = {}
-    with contextlib.suppress(OSError), os.scandir(directory) as entries:  # it may just have been removed
-        for entry in [entry for entry in entries if entry.is_dir(follow_symlinks=False)]:
-            uid = kernel_process.pod_of(entry.name)
-            if uid is not None:
-                found[uid] = directory / entry.name
-            elif levels > 1:
-                found |= pod_cgroups(directory / entry.name, levels - 1)
-    return found
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

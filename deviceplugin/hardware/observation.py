@@ -7,6 +7,7 @@ MIG device created by another program) are found by polling every few seconds.
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +18,7 @@ from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_e
 from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.state.node_state import Observable, ObservableGpus, Unreadable
-from gpushare.gpunode import Gpu, GpuNode
+from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
@@ -34,7 +35,8 @@ class Observation:
 
     unread: the GPUs that are missing from `seen` because nothing could be read. gpus: the driver's full description of
     the GPUs and their MIG devices. node: returns the GPUNode as last seen, or None. known: set once it has been read
-    from the cluster. changed: called when `gpus` or `faulty` change. proc, roots: the host's /proc; where /dev is.
+    from the cluster. enforcement: returns what enforces memory limits on a GPU; runs in the driver's thread. changed:
+    called when `gpus` or `faulty` change. proc, roots: the host's /proc; where /dev is.
     informed: set once a refresh has used the GPUNode. A GPU that was lost before our start is known only from there, so
     until then `seen` may lack it and must not overwrite the cluster's record.
     """
@@ -48,6 +50,7 @@ class Observation:
         node: Callable[[], GpuNode | None],
         known: asyncio.Event,
         fault_log: FaultLog,
+        enforcement: Callable[[str], MemoryEnforcement] = lambda _: MemoryEnforcement.LIBRARY,
         changed: Callable[[], None] = lambda: None,
         ignored: nvml_events.Filter = nvml_events.Filter(),  # noqa: B008 - immutable
         proc: Path = Path("/proc"),
@@ -63,7 +66,7 @@ class Observation:
         self._changed = changed
         self._fault_log = fault_log
         self._ignored = ignored
-        self._clock = clock
+        self._clock, self._enforcement = clock, enforcement
         # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
@@ -183,6 +186,8 @@ class Observation:
                 self._plugged = plugged
                 driver.reinitialize()
             seen = driver.snapshot()
+            able = (dataclasses.replace(gpu, memory_enforcement=self._enforcement(gpu.uuid)) for gpu in seen.gpus)
+            seen = dataclasses.replace(seen, gpus=tuple(able))
             if plugged and not seen.gpus and not seen.unreadable:
                 why = f"it lists none of the kernel's GPUs ({len(plugged)}): see the kernel's log for NVRM"
                 seen = nvml.NvmlSnapshot((), (Unreadable(None, why),))

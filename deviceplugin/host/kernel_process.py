@@ -269,6 +269,12 @@ def pod_of(component: str) -> str | None:
     return pod[1].replace("_", "-") if pod else None
 
 
+def container_id_of(component: str) -> str | None:
+    """Return the ID of the container whose cgroup has this name, or None."""
+    container = _CONTAINER.fullmatch(component)
+    return container[1] if container else None
+
+
 def _from_path(path: str) -> Container | None:
     components = path.split("/")
     for position, component in enumerate(components):
@@ -278,6 +284,6 @@ def _from_path(path: str) -> Container | None:
         pod = pod_of(component)
         if pod is not None:
             below = components[position + 1] if position + 1 < len(components) else ""
-            container = _CONTAINER.fullmatch(below)
-            return Container(pod, container[1]) if container else None
+            container_id = container_id_of(below)
+            return Container(pod, container_id) if container_id is not None else None
     return None

@@ -12,7 +12,7 @@ import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Container, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from deviceplugin.allocation import answer
 from deviceplugin.arbiter import tenant
@@ -145,17 +145,25 @@ class StaleAllocations:
         return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
 
 
+class PodWalls(Protocol):
+    """The driver's memory limits for pods."""
+
+    def is_needed(self) -> bool: ...
+
+    async def cover(self, pod_uid: str) -> str: ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
     """The work before a share container starts, where the environment alone does not select the GPU.
 
     PreStartContainer has the ids of the container, the kubelet's pod-resources API has the pod of these ids, and the
     pod's allocation has the GPUs. If the pod cannot be found, the start is refused: the kubelet reports the reason in
-    the pod's status and retries. Denial of the devices to unregistered processes starts here too, because the pod's
-    cgroup exists by now.
+    the pod's status and retries. Denial of the devices to unregistered processes and the driver's memory limit for the
+    pod start here too, because the pod's cgroup exists by now.
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
-    by namespace, pod and container name. denied: covers a pod's cgroup.
+    by namespace, pod and container name. denied, walls: cover a pod's cgroup.
     """
 
     injection: Callable[[], Injection]
@@ -164,11 +172,12 @@ class ShareStart:
     find: Callable[[str, str, str], Awaitable[tenant.StartingContainer | Refusal]]
     descriptions: Specs
     denied: PodDenial
+    walls: PodWalls
 
     @property
     def is_needed(self) -> bool:
         """Whether a container may be refused or needs preparation."""
-        return self.denied.is_on or _needs_owner(self.injection())
+        return self.denied.is_on or self.walls.is_needed() or _needs_owner(self.injection())
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
@@ -178,11 +187,16 @@ class ShareStart:
         if not self.is_needed:
             return
         name = answer.cdi_share_name(device_ids)
-        holder = await self._given(resource, device_ids)
+        pod_uid, holder = await self._given(resource, device_ids)
         try:
             self.denied.cover(holder.pod_uid if isinstance(holder, tenant.StartingContainer) else "")
         except pod_denial.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
+        if self.walls.is_needed():
+            unknown = f"the pod of this container is unknown: {holder.reason}" if isinstance(holder, Refusal) else ""
+            problem = await self.walls.cover(pod_uid) if pod_uid else unknown
+            if problem:
+                raise plugin_service.AllocateRefusedError(problem)
         if not _needs_owner(injection):
             return
         if isinstance(holder, Refusal):
@@ -201,8 +215,8 @@ class ShareStart:
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
-    async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.StartingContainer | Refusal:
-        """Find the allocation of the container with these ids."""
+    async def _given(self, resource: str, device_ids: Sequence[str]) -> tuple[str, tenant.StartingContainer | Refusal]:
+        """Find the UID of the pod of the container with these ids, or "", and the container's allocation."""
         ids: dict[tuple[str, str, str, str], set[str]] = collections.defaultdict(set)
         try:
             for container in await self.held():
@@ -210,24 +224,26 @@ class ShareStart:
                     container.device_ids
                 )
         except pod_resources.PodResourcesError as error:
-            return Refusal(str(error))
+            return "", Refusal(str(error))
         self.descriptions.keep_only_shares({answer.cdi_share_name(theirs) for theirs in ids.values()})
         holders = [owner for (held, *owner), theirs in ids.items() if (held, theirs) == (resource, set(device_ids))]
         if not holders:
-            return Refusal(
+            return "", Refusal(
                 f"the kubelet reports no container with these {len(device_ids)} devices of {resource}: "
                 f"init containers are listed only in the kubelet's file {pod_resources.CHECKPOINT_NAME}, which the "
                 "agent must be able to read"
             )
         # The kubelet reuses an init container's ids for the containers that start after it.
         found = [await self.find(*owner) for owner in holders]
+        pod_uids = {holder.pod_uid for holder in found if isinstance(holder, tenant.StartingContainer)}
+        pod_uid = pod_uids.pop() if len(pod_uids) == 1 else ""
         if any(other != found[0] for other in found):
             names = " and ".join(errors.quoted(container) for _, _, container in holders)
-            return Refusal(
+            return pod_uid, Refusal(
                 f"the containers {names} use the same {len(device_ids)} devices of {resource} in turn, but their "
                 "shares are on different GPUs: request a different amount in one of them"
             )
-        return found[0]
+        return pod_uid, found[0]
 
 
 def _needs_owner(injection: Injection) -> bool:

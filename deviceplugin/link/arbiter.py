@@ -108,7 +108,8 @@ class Arbiter:
 
     node: returns the GPUNode as last seen. tell: called when the GPUNode's status needs an update. context_bytes,
     unclaimed_bytes: as in `ShareLedgers`, for the given process. shares, reported: from the last report. refused:
-    called with the container and the reason when a library speaks no supported protocol version.
+    called with the container and the reason when a library speaks no supported protocol version. prove: sets the
+    driver's limits of a container before its processes are welcome; returns why they are not.
     """
 
     channel: Channel
@@ -119,6 +120,7 @@ class Arbiter:
     context_bytes: Callable[[str], int]
     unclaimed_bytes: Callable[[RunningShare, Who, int], Awaitable[int | None]] | None = None
     refused: Callable[[Container, str], None] | None = None
+    prove: Callable[[Container, Tenant], Awaitable[Refusal | None]] | None = None
     shares: Shares = dataclasses.field(default_factory=Shares)
 
     def __post_init__(self) -> None:
@@ -282,6 +284,8 @@ class Arbiter:
     async def _identify(self, container: Container) -> None:
         try:
             tenant = await self.lookup.tenant(container)
+            if isinstance(tenant, Tenant) and self.prove is not None:
+                tenant = await self.prove(container, tenant) or tenant
         except Exception:
             logger.exception("Could not find the share of a container", extra={"pod_uid": container.pod_uid})
             tenant = FAILED

@@ -8,6 +8,7 @@ either are refused. The memory use of running shares is read from their own page
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
@@ -178,6 +179,14 @@ class Shares:
         for share in self._shares.values():
             overheads = tuple(record.overhead_bytes for record in share.limits.read())
             yield ShareUse(share.tenant, share.used_bytes(), len(share.members), overheads)
+
+    def limit_bytes(self) -> dict[str, int]:
+        """Return the highest memory limit that each share's processes have on a GPU, by the share's key."""
+        limits = {}
+        for key, share in self._shares.items():
+            with contextlib.suppress(pages.PagesError):
+                limits[key] = max((record.memory_bytes for record in share.limits.read()), default=0)
+        return limits
 
     def lease_usage(self) -> Iterator[LeaseUsage]:
         for turn in self.lease_reports:

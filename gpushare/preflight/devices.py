@@ -284,7 +284,8 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     ]
     if able:
         found = f"{counted(able)} whose driver and kernel can enforce device memory limits, if cgroup v2 is in use"
-        yield Finding(Severity.INFO, found, subjects(able))
+        remedy = "add the component driver-memory; memoryEnforcement in the GPUNode says whether it works"
+        yield Finding(Severity.INFO, found, subjects(able), remedy)
 
 
 RULES: Final = (_owner, _in_use, _injection, _variable, _driver)

@@ -16,7 +16,8 @@ from typing import Any
 from gpushare import contract
 from gpushare.gpunode import GpuNode
 
-UNLIMITED, FOREIGN = "unlimited", "foreign"  # the states of a process without a limit; there are others
+# The states of a process without a limit, and of one whose memory alone is limited, by the driver; there are others.
+UNLIMITED, FOREIGN, MEMORY_LIMITED = "unlimited", "foreign", "memory-limited"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -60,6 +61,8 @@ class ReportedShare:
     with_library: int
     in_force: bool
     reason: str
+    wall: str = ""  # what enforces its memory limit: driver, library or none; empty from agents before that
+    driver_bytes: int | None = None  # the driver's limit
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -123,6 +126,8 @@ def _share(share: Mapping[str, Any]) -> ReportedShare:
         with_library,
         share["inForce"] is True,
         str(share.get("reason") or ""),
+        str(share.get("wall") or ""),
+        None if share.get("driverBytes") is None else _whole(share["driverBytes"]),
     )
 
 
@@ -230,7 +235,8 @@ def check(
             ]
             continue
         shares += _answered(node, audit)
-        strays += [Stray(node.name, process) for process in audit.processes if process.state in {UNLIMITED, FOREIGN}]
+        loose = {UNLIMITED, FOREIGN, MEMORY_LIMITED}
+        strays += [Stray(node.name, process) for process in audit.processes if process.state in loose]
         # The agent says whether a gap in its audit matters to the verdict.
         state = AuditState.UNKNOWN if audit.blind else AuditState.IN_FORCE
         judged.append(NodeVerdict(node.name, state, audit.problem, audit.checked_at))
@@ -242,7 +248,7 @@ def _answered(node: GpuNode, audit: ReportedAudit) -> Iterator[ShareVerdict]:
     loose = {
         (process.gpu, process.namespace, process.pod, process.container)
         for process in audit.processes
-        if process.state == UNLIMITED
+        if process.state in {UNLIMITED, MEMORY_LIMITED}
     }
     for held in _ledger(node):
         share = seen.pop((held.namespace, held.pod, held.containers, held.gpu), None)

@@ -8,7 +8,16 @@ from typing import Any
 from gpushare import quantity
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, plain, sentence
-from kubectl_gpushare.planning.auditing import UNLIMITED, Amounts, AuditState, AuditVerdict, ShareVerdict, Stray
+from kubectl_gpushare.planning.auditing import (
+    FOREIGN,
+    MEMORY_LIMITED,
+    UNLIMITED,
+    Amounts,
+    AuditState,
+    AuditVerdict,
+    ShareVerdict,
+    Stray,
+)
 
 _GPU, _POD = Column("GPU", least=8, middle=True), Column("POD", least=10, middle=True)
 _CONTAINERS, _REASON = Column("CONTAINERS", least=8, leave_out=4), Column("REASON", least=20, wrap=True, leave_out=1)
@@ -65,11 +74,15 @@ def _names(verdict: AuditVerdict, names: Mapping[str, str]) -> Iterator[str]:
     return (name for _, name in dict.fromkeys(subjects))
 
 
+# A foreign process belongs to no share. The driver keeps the memory of a memory-limited one, but not its compute.
+_PROBLEMS = {UNLIMITED: "Unlimited", FOREIGN: "Foreign", MEMORY_LIMITED: "MemoryOnly"}
+
+
 def _stray(stray: Stray, names: Mapping[str, str]) -> Row:
     process = stray.process
     return (
         names.get(process.gpu, process.gpu),
-        Cell("Unlimited" if process.state == UNLIMITED else "Foreign", "bad"),  # a foreign one belongs to no share
+        Cell(_PROBLEMS[process.state], "bad"),
         _pod(process.namespace, process.pod),
         process.container or NONE,
         str(process.pid),
@@ -88,6 +101,7 @@ SHARE_COLUMNS = (
     Column("USED", leave_out=6),
     Column("PROCESSES", leave_out=5),
     Column("LIBRARY", leave_out=7),
+    Column("WALL", leave_out=8),
     Column("LIMITS"),
     _REASON,
 )
@@ -111,6 +125,7 @@ def _share(share: ShareVerdict, names: Mapping[str, str]) -> Row:
         _used(share),
         str(seen.processes) if seen else NONE,
         f"{seen.with_library}/{seen.processes}" if seen and seen.processes else NONE,
+        (seen.wall if seen else "") or NONE,
         Cell(str(share.state), _STYLES.get(share.state, "warn")),
         sentence(share.reason),
     )
@@ -164,6 +179,8 @@ def _share_document(share: ShareVerdict, names: Mapping[str, str]) -> dict[str, 
         "overheadBytes": seen.overhead_bytes if seen else None,
         "processes": seen.processes if seen else None,
         "withLibrary": seen.with_library if seen else None,
+        "wall": (seen.wall or None) if seen else None,
+        "driverBytes": seen.driver_bytes if seen else None,
     }
 
 
@@ -204,7 +221,10 @@ def summary(verdict: AuditVerdict) -> str:
     unlimited = sum(stray.process.state == UNLIMITED for stray in verdict.strays)
     if unlimited:
         parts.append(f"{_count(unlimited, 'process', 'processes')} of shares without a limit")
-    if foreign := len(verdict.strays) - unlimited:
+    memory_alone = sum(stray.process.state == MEMORY_LIMITED for stray in verdict.strays)
+    if memory_alone:
+        parts.append(f"{_count(memory_alone, 'process', 'processes')} of shares without a compute limit")
+    if foreign := len(verdict.strays) - unlimited - memory_alone:
         parts.append(f"{_count(foreign, 'process', 'processes')} of no share")
     if broken := sum(node.state is AuditState.BROKEN for node in verdict.nodes):
         parts.append(f"something is not in force on {_count(broken, 'node')}")

@@ -35,6 +35,7 @@ SWITCHES: dict[str, Json] = {
     "mps": {"agent.mps.enabled": True},
     "end-unlimited": {"agent.endUnlimited": True},
     "deny-unregistered": {"agent.denyUnregistered": True},
+    "driver-memory": {"agent.driverMemory": True},
     "microk8s": MICROK8S,
     "runtime-class": RUNTIME_CLASS,
     "defrag": {"defrag.enabled": True},

@@ -203,11 +203,11 @@ def test_the_agent_accepts_its_arguments_and_has_its_mounts() -> None:
 
 COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
 # `openshift` precedes the components that extend it. `driver-root` is `cdi` with another path; it depends on the
-# position of its volume.
-BEFORE, AFTER = "openshift", "deny-unregistered"
+# position of its volume. `driver-memory` needs another cgroup root than `deny-unregistered`.
+BEFORE, AFTER = "openshift", ("deny-unregistered", "driver-memory")
 ALL = sorted(
     (component for component in COMPONENTS if component.name != "cdi"),
-    key=lambda path: (path.name != BEFORE, path.name == AFTER, path.name),
+    key=lambda path: (path.name != BEFORE, path.name in AFTER, path.name),
 )
 
 
@@ -235,7 +235,7 @@ def test_the_agent_accepts_every_component(component: Path) -> None:
     mounted = {mount["mountPath"] for mount in container["volumeMounts"]}
     adds = container["securityContext"]["capabilities"]["add"]
     # The API server rejects allowPrivilegeEscalation: false together with SYS_ADMIN.
-    assert ("SYS_ADMIN" in adds) is (component.name in {"mig", "mps"})
+    assert ("SYS_ADMIN" in adds) is (component.name in {"mig", "mps", "driver-memory"})
     assert container["securityContext"]["allowPrivilegeEscalation"] is ("SYS_ADMIN" in adds)
     if component.name == "mig":
         assert environment["NVIDIA_MIG_CONFIG_DEVICES"] == "all"

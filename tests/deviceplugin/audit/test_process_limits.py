@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,13 @@ from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import node_audit, process_limits
 from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
+from deviceplugin.hardware.nvml_limits import MemoryLimits
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import Container
+from deviceplugin.walls.plan import Wall, WallState
 from gpushare import contract
 from gpushare.allocation import Allocation, PodRef
-from gpushare.gpunode import GpuNode, Mode, Resize
+from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode, Resize
 from tests.deviceplugin.audit.sample_node import (
     GIB,
     GIVEN,
@@ -258,6 +261,7 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
         "uuid": A,
         "index": 0,
         "mode": "fractional",
+        "memoryEnforcement": "library",
         "processes": [
             {
                 "pid": 7,
@@ -268,6 +272,7 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
                 "usedBytes": 2 * GIB,
                 "chargedBytes": GIB,
                 "state": "limited",
+                "wall": "library",
                 "reason": "",
             }
         ],
@@ -285,6 +290,8 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
             "enforcedRequestPercent": 50,
             "enforcedLimitPercent": 80,
             "enforcedBytes": 8 * GIB,
+            "driverBytes": None,
+            "wall": "library",
             "chargedBytes": GIB,
             "overheadBytes": 300,
             "usedPercent": None,
@@ -295,3 +302,40 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
             "reason": "",
         }
     ]
+
+
+ABLE = tuple(dataclasses.replace(gpu, memory_enforcement=MemoryEnforcement.DRIVER) for gpu in GPUS)
+
+
+def wall(container: str = "", *, problem: str = "", hard_bytes: int = 8 * GIB) -> WallState:
+    of = Wall(A, Path("/cgroup"), 8 * GIB, "ml", "trainer", container)
+    return WallState(of, MemoryLimits(0, hard_bytes), problem)
+
+
+def test_the_wall_of_a_share_is_the_drivers_once_it_reads_back() -> None:
+    audit = judge(seen(process(), gpus=ABLE, walls=(wall(), wall("main", hard_bytes=9 * GIB))))
+    (judged,), (share,) = audit.processes, audit.shares
+    assert (judged.wall, share.wall, share.driver_bytes, share.in_force) == ("driver", "driver", 9 * GIB, True)
+
+
+def test_a_driver_without_the_limit_is_reported_after_two_audits() -> None:
+    broken = seen(process(), gpus=ABLE, walls=(wall(), wall("main", problem="the driver has no limit for it")))
+    assert judge(broken, looks=1).shares[0].in_force
+    audit = judge(broken)
+    (share,) = audit.shares
+    assert (share.wall, share.in_force, share.reason) == ("library", False, "the driver has no limit for it")
+    assert status(audit) == ("False", "LimitsDiffer")
+    (missing,) = judge(seen(process(), gpus=ABLE)).shares
+    assert missing.reason == "it has no limit by the driver yet"
+
+
+def test_the_driver_keeps_the_memory_of_a_process_without_the_library() -> None:
+    bypassing = process(20, with_library=False)
+    audit = judge(seen(bypassing, members=(), gpus=ABLE, walls=(wall(),)))
+    (judged,), (share,) = audit.processes, audit.shares
+    assert (judged.state, judged.wall) == (LimitState.MEMORY_LIMITED, "driver")
+    assert (share.wall, share.in_force) == ("driver", False)
+    assert share.reason == "python3 (20) bypassed its compute limit; the driver keeps its memory limit"
+    assert process_limits.processes_to_kill(audit) == [judged]
+    (without,) = judge(seen(bypassing, members=(), gpus=ABLE)).shares
+    assert (without.wall, without.reason) == ("none", "python3 (20) bypassed its limits")

@@ -47,6 +47,21 @@ BY_DEFAULT = decision.decide(
 )
 
 
+class Walls:
+    """The driver's memory limits. problem: why they cannot be set; None if the driver keeps none."""
+
+    def __init__(self) -> None:
+        self.problem: str | None = None
+        self.covered: list[str] = []
+
+    def is_needed(self) -> bool:
+        return self.problem is not None
+
+    async def cover(self, pod_uid: str) -> str:
+        self.covered.append(pod_uid)
+        return self.problem or ""
+
+
 class Node:
     """The agent's part of a node, and its ledger."""
 
@@ -55,6 +70,7 @@ class Node:
         self.given: dict[str, StartingContainer | Refusal] = {}
         self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
+        self.walls = Walls()
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = cdi_specs.Specs(
@@ -80,7 +96,7 @@ class Node:
         self.known_pods.append({"metadata": {"namespace": "ml", "name": pod, "uid": f"uid-{pod}"}})
 
     def gives(self, pod: str, *uuids: str, runtime_class: str = "") -> None:
-        self.given[pod] = StartingContainer("ml", pod, uuids, runtime_class)
+        self.given[pod] = StartingContainer("ml", pod, uuids, runtime_class, f"uid-{pod}")
 
     def settings(self) -> NodeSettings:
         return NodeSettings(device_list_strategies=self.injection.strategies)
@@ -93,6 +109,7 @@ class Node:
             find=self.known,
             descriptions=self.specs,
             denied=pod_denial.PodDenial(None, ""),
+            walls=self.walls,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
@@ -176,7 +193,7 @@ async def test_ids_unknown_to_the_kubelet_do_not_start(node: Node) -> None:
 
 
 async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) -> None:
-    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (SECOND,))
+    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (SECOND,), "", "uid-trainer")
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]
@@ -192,7 +209,7 @@ async def test_finds_an_init_container_in_the_kubelets_checkpoint(node: Node) ->
 
 @pytest.mark.parametrize("uuid", [FIRST, SECOND])
 async def test_containers_that_reuse_ids_must_use_the_same_gpus(node: Node, uuid: str) -> None:
-    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (uuid,))
+    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (uuid,), "", "uid-trainer")
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]
@@ -269,3 +286,31 @@ def test_annotations_contain_the_same_cdi_name() -> None:
     name = answer.cdi_share_name(["GPU-a::0", "GPU-b::1"])
     assert dict(response.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
     assert not response.cdi_devices
+
+
+async def test_a_pod_starts_once_the_driver_keeps_its_memory_limit(node: Node) -> None:
+    node.injection = BY_DEFAULT
+    node.gives("trainer", FIRST)
+    node.walls.problem = "the driver's memory limit is not in force: GPU is lost"
+    await node.kubelet.admit("trainer", PERCENT, 50)
+    ids = node.kubelet.pods["trainer"][1]
+    with pytest.raises(plugin_service.AllocateRefusedError, match="is not in force: GPU is lost"):
+        await node.answers().start(PERCENT, ids)
+    node.walls.problem = ""
+    await node.answers().start(PERCENT, ids)
+    assert node.walls.covered == ["uid-trainer", "uid-trainer"]
+    node.given.clear()
+    with pytest.raises(plugin_service.AllocateRefusedError, match="unknown: the API server did not answer in time"):
+        await node.answers().start(PERCENT, ids)
+
+
+async def test_containers_that_reuse_ids_have_the_limit_of_their_pod(node: Node) -> None:
+    node.injection = BY_DEFAULT
+    node.walls.problem = ""
+    node.given["trainer/warm"] = StartingContainer("ml", "trainer", (FIRST,), "", "uid-trainer")
+    node.gives("trainer", SECOND)
+    await node.kubelet.admit("trainer", PERCENT, 80)
+    ids = node.kubelet.pods["trainer"][1]
+    node.keeps("trainer", warm=ids, main=ids)
+    await node.answers().start(PERCENT, ids)
+    assert node.walls.covered == ["uid-trainer"]

@@ -6,7 +6,15 @@ import json
 
 from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.audit import node_audit
-from kubectl_gpushare.planning.auditing import FOREIGN, UNLIMITED, Amounts, ReportedProcess, ReportedShare, parse_audit
+from kubectl_gpushare.planning.auditing import (
+    FOREIGN,
+    MEMORY_LIMITED,
+    UNLIMITED,
+    Amounts,
+    ReportedProcess,
+    ReportedShare,
+    parse_audit,
+)
 from tests import builders
 
 GIB = 2**30
@@ -29,6 +37,8 @@ def test_agents_audit_is_read_completely() -> None:
         with_library=1,
         in_force=False,
         reason="why",
+        wall=node_audit.MemoryWall.DRIVER,
+        driver_bytes=9 * GIB,
     )
     idle = node_audit.AuditedShare("ml", "q", ("a",), gpu.uuid, 0, 100, GIB)
     written = node_audit.NodeAudit(
@@ -42,10 +52,13 @@ def test_agents_audit_is_read_completely() -> None:
     assert audit.processes == (ReportedProcess(gpu.uuid, 7, "python3", "", "", "", None, 0, FOREIGN, "nobody's"),)
     amounts = Amounts(50, 80, 8 * GIB)
     assert audit.shares == (
-        ReportedShare("ml", "p", ("a", "b"), gpu.uuid, amounts, amounts, 2 * GIB, GIB, 2, 1, False, "why"),
-        ReportedShare("ml", "q", ("a",), gpu.uuid, Amounts(0, 100, GIB), None, 0, 0, 0, 0, True, ""),
+        ReportedShare(
+            "ml", "p", ("a", "b"), gpu.uuid, amounts, amounts, 2 * GIB, GIB, 2, 1, False, "why", "driver", 9 * GIB
+        ),
+        ReportedShare("ml", "q", ("a",), gpu.uuid, Amounts(0, 100, GIB), None, 0, 0, 0, 0, True, "", "library"),
     )
 
 
 def test_state_names_equal_the_agents() -> None:
-    assert (UNLIMITED, FOREIGN) == (node_audit.LimitState.UNLIMITED, node_audit.LimitState.FOREIGN)
+    states = (node_audit.LimitState.UNLIMITED, node_audit.LimitState.FOREIGN, node_audit.LimitState.MEMORY_LIMITED)
+    assert states == (UNLIMITED, FOREIGN, MEMORY_LIMITED)

@@ -1,0 +1,211 @@
+"""Which hard limit each cgroup of a pod should have on each GPU, and how it differs from what the driver reports. Pure.
+
+A container's limit is what its programs see as the size of the GPU. The pod's limit is the sum for its containers: it
+holds before the containers' cgroups exist, and for programs that never register. Only hard limits are set. A soft limit
+would stay reserved if its cgroup disappeared first, so any that is found is cleared.
+
+A limit is the share's memory and the size of one CUDA context. The ledger charges contexts to the share, so programs
+with the library stay below it, even if their driver's own memory grows before the agent has measured that.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.hardware.nvml_limits import NO_LIMIT, MemoryLimits
+from gpushare import allocation, pod
+from gpushare.allocation import Allocation, Isolation, Steps
+from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement, Resize
+from gpushare.pod import PodJson
+
+ROUNDING_BYTES: Final = 2 << 20  # a page of GPU memory: the driver may round a limit to it
+
+Place = tuple[str, Path]  # the UUID of a GPU, and a cgroup's directory
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class PodCgroup:
+    """A pod's cgroup, and those of its containers by container ID."""
+
+    directory: Path
+    containers: Mapping[str, Path] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Wall:
+    """The hard limit that a cgroup should have on a GPU. container: empty for the pod's cgroup."""
+
+    gpu: str
+    cgroup: Path
+    hard_bytes: int
+    namespace: str
+    pod: str
+    container: str = ""
+
+    @property
+    def place(self) -> Place:
+        return self.gpu, self.cgroup
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WallState:
+    """A wall, and the limits that the driver reported last. problem: why it is not in force, as a sentence, or ""."""
+
+    wall: Wall
+    limits: MemoryLimits
+    problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WallInputs:
+    """The inputs of the limits besides the ledger.
+
+    gpus: the memory of the GPUs on which the driver keeps limits, by UUID. context_bytes: returns the size of a context
+    on a GPU. running: the limit that the processes of a share have now, by the share's key: while a share shrinks, it
+    is the higher one.
+    """
+
+    gpus: Mapping[str, int]
+    context_bytes: Callable[[str], int] = lambda _: 0
+    running: Mapping[str, int] = dataclasses.field(default_factory=dict)
+
+    def hard_bytes(self, gpu: str, share_key: str, memory_bytes: int) -> int:
+        """Return the limit for a share with this much memory. The driver accepts none above the GPU's memory."""
+        held_bytes = max(memory_bytes, self.running.get(share_key, 0))
+        return min(held_bytes + self.context_bytes(gpu), self.gpus[gpu])
+
+
+def able(node: GpuNode | None, seen: Iterable[Gpu]) -> dict[str, int]:
+    """Return the memory of the GPUs on which the driver keeps limits, by UUID.
+
+    seen: the GPUs by the driver. A GPU that this agent has not read yet is as the GPUNode's status says.
+    """
+    known = {gpu.uuid: gpu for gpu in (*(node.gpus if node is not None else ()), *seen)}
+    return {gpu.uuid: gpu.memory_bytes for gpu in known.values() if gpu.memory_enforcement is MemoryEnforcement.DRIVER}
+
+
+def is_exempt(node: GpuNode | None, of: Tenant) -> bool:
+    """Whether the share's limits are not to be enforced."""
+    entry = tenant.find_allocation(of, node) if node is not None else None
+    return entry is not None and entry.labels.isolation is Isolation.NONE
+
+
+def walls(
+    node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgroup], inputs: WallInputs
+) -> Iterator[Wall]:
+    """Yield the walls of the pods with a share. cgroups: by pod UID; pods without one are left out."""
+    for manifest in pods:
+        there = cgroups.get(pod.uid(manifest))
+        entry = tenant.allocation_of(manifest, node) if there is not None else None
+        if there is None or not isinstance(entry, Allocation) or entry.labels.isolation is Isolation.NONE:
+            continue
+        yield from _of_pod(node, manifest, entry, there, inputs)
+        for container_id, directory in there.containers.items():
+            name = tenant.container_name(manifest, container_id)
+            for position, share in enumerate(entry.shares):
+                # As in `tenant.find`: with a single share, an unnamed container belongs to it.
+                if name in share.containers or (name is None and len(entry.shares) == 1):
+                    memory_bytes = tenant.memory_bytes(node, entry, position)
+                    key = f"{pod.uid(manifest)}-{position}"
+                    for gpu in inputs.gpus.keys() & share.gpu_uuids:
+                        hard_bytes = inputs.hard_bytes(gpu, key, memory_bytes)
+                        named = name or share.containers[0]
+                        yield Wall(gpu, directory, hard_bytes, *pod.namespaced_name(manifest), named)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Part:
+    """The part of a share in its pod's limit on a GPU, and when it counts."""
+
+    steps: Steps
+    hard_bytes: int
+
+
+def _of_pod(
+    node: GpuNode, manifest: PodJson, entry: Allocation, there: PodCgroup, inputs: WallInputs
+) -> Iterator[Wall]:
+    for gpu in sorted(inputs.gpus.keys() & entry.gpu_uuids):
+        parts = []
+        for position, share in enumerate(entry.shares):
+            if gpu in share.gpu_uuids:
+                memory_bytes = tenant.memory_bytes(node, entry, position)
+                hard_bytes = inputs.hard_bytes(gpu, f"{pod.uid(manifest)}-{position}", memory_bytes)
+                parts.append(_Part(share.steps, hard_bytes))
+        most_bytes = min(allocation.peak(parts, lambda part: part.hard_bytes), inputs.gpus[gpu])
+        yield Wall(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest))
+
+
+def of_container(tenant: Tenant, directory: Path, inputs: WallInputs) -> Iterator[Wall]:
+    """Yield the walls of a container with this share, whose cgroup is `directory`."""
+    for grant in tenant.grants:
+        if grant.uuid in inputs.gpus:
+            hard_bytes = inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes)
+            yield Wall(grant.uuid, directory, hard_bytes, tenant.namespace, tenant.pod, tenant.containers[0])
+
+
+def is_up(wall: Wall, limits: MemoryLimits) -> bool:
+    """Whether the driver's limits are those of the wall."""
+    return limits.soft_bytes == 0 and abs(limits.hard_bytes - wall.hard_bytes) < ROUNDING_BYTES
+
+
+def is_clear(limits: MemoryLimits) -> bool:
+    return (limits.soft_bytes, limits.hard_bytes) == (0, NO_LIMIT)
+
+
+def difference(wall: Wall, limits: MemoryLimits) -> str:
+    """Return how the driver's limits differ from the wall, as a sentence; "" if they do not."""
+    if is_up(wall, limits):
+        return ""
+    has = "no limit" if limits.hard_bytes == NO_LIMIT else f"a limit of {limits.hard_bytes} bytes"
+    soft = f" and a soft limit of {limits.soft_bytes} bytes" if limits.soft_bytes else ""
+    return f"the driver has {has}{soft} for {wall.cgroup} on {wall.gpu} instead of {wall.hard_bytes} bytes"
+
+
+def lowered(node: GpuNode, resizes: Iterable[Resize], inputs: WallInputs) -> dict[str, dict[int, int]]:
+    """Return the shares that the arbiter has just lowered: by allocation and position, what the ledger counts for them.
+
+    Resizes that are published are left out: their memory may belong to another share by now.
+    """
+    given = {(entry.id, position): share for entry in node.allocations for position, share in enumerate(entry.shares)}
+    published = {(resize.allocation, resize.share): resize.memory_bytes for resize in node.resizes}
+    found: dict[str, dict[int, int]] = {}
+    for resize in resizes:
+        place = (resize.allocation, resize.share)
+        share = given.get(place)
+        if share is None or not inputs.gpus.keys() & share.gpu_uuids:
+            continue
+        if resize.memory_bytes < share.memory_bytes and published.get(place) != resize.memory_bytes:
+            found.setdefault(resize.allocation, {})[resize.share] = share.memory_bytes
+    return found
+
+
+def confirmed(
+    resizes: Iterable[Resize],
+    lowered: Mapping[str, Mapping[int, int]],
+    pods: Mapping[str, tuple[str, str]],
+    states: Sequence[WallState] | None,
+) -> tuple[Resize, ...]:
+    """Return the resizes, those of `lowered` shares only as far as the driver confirms them.
+
+    pods: namespace and name by allocation; one without a pod has nothing running. states: None if unknown.
+    """
+    used: dict[tuple[str, str], int] = {}  # of pods that hold more than their limit, or whose limit is not in force
+    for state in states or ():
+        if not state.wall.container and (state.problem or state.limits.used_bytes > state.wall.hard_bytes):
+            name = (state.wall.namespace, state.wall.pod)
+            used[name] = max(used.get(name, 0), state.limits.used_bytes)
+    result = []
+    for resize in resizes:
+        counted_bytes = lowered.get(resize.allocation, {}).get(resize.share)
+        name = pods.get(resize.allocation, ("", ""))
+        if counted_bytes is not None and resize.allocation in pods and (states is None or name in used):
+            used_bytes = max(resize.used_bytes, used.get(name, 0))
+            result.append(dataclasses.replace(resize, memory_bytes=counted_bytes, used_bytes=used_bytes))
+        else:
+            result.append(resize)
+    return tuple(result)

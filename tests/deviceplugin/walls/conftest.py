@@ -1,0 +1,121 @@
+"""A node whose pods have real cgroups, with the arbiter, the agent's memory walls and its audit on simulated GPUs."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.deviceplugin import simulated
+from tests.deviceplugin.arbiter_node import container_id, uid
+from tests.deviceplugin.audit.conftest import Asked
+from tests.deviceplugin.audit.programs import asked
+from tests.interposer import container
+from tests.programs import command
+
+GIB = 1 << 30
+CONTEXT = 256 << 20
+DESCRIPTION = """
+[node]
+driver-version = {driver}
+cuda-version = 13.4
+[gpu 0]
+model = NVIDIA A100-SXM4-40GB
+memory = 16GiB
+context-memory = 256MiB
+compute-capability = 8.0
+mig-capable = yes
+"""
+
+
+def hierarchy() -> Path | None:
+    """Return where cgroup v2 is mounted."""
+    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
+    return next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
+
+
+@dataclasses.dataclass
+class WallsNode:
+    """The node's agent, and its pods' containers."""
+
+    agent: Asked
+    box: container.Container
+    cgroups: Path
+    stack: contextlib.ExitStack
+
+    def __call__(self, *words: object) -> Any:
+        return json.loads(self.agent(" ".join(map(str, words))))
+
+    def cgroup(self, pod: str) -> Path:
+        """Return the cgroup of a pod's container."""
+        return self.cgroups / "kubepods" / f"pod{uid(pod)}" / container_id(pod, "main")
+
+    def client(self, pod: str, *, with_library: bool = True) -> Asked:
+        """Start a program in a pod's container; without the library, it is as a static one."""
+        preload = (container.LIBRARY,) if with_library else ()
+        box = dataclasses.replace(self.box, preload=preload)
+        joins = ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(self.cgroup(pod))]
+        process = box.start([*joins, *command(asked.answers)])
+        self.stack.enter_context(container.finishing(process))
+        return Asked(process)
+
+    def audit(self, times: int = 2) -> Any:
+        return [self("look") for _ in range(times)][-1]
+
+
+Start = Callable[..., WallsNode]
+
+
+@pytest.fixture
+def cgroups() -> Iterator[Path]:
+    """Yield a new cgroup in which a node's pods can be."""
+    root = hierarchy()
+    if os.geteuid() != 0 or root is None or not os.access(root, os.W_OK):
+        pytest.skip("the driver's limits need root, and a writable mount of cgroup v2")
+    path = root / f"gpushare-test-{uuid.uuid4().hex}"
+    path.mkdir()
+    try:
+        yield path
+    finally:
+        for inner in sorted((inner for inner in path.rglob("*") if inner.is_dir()), reverse=True):
+            inner.rmdir()
+        path.rmdir()
+
+
+@pytest.fixture
+def start(simulation: None, cgroups: Path, short_path: Path, tmp_path: Path) -> Iterator[Start]:
+    subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
+    gpus = tmp_path / "gpus"
+    with contextlib.ExitStack() as stack:
+
+        def begin(driver: str = "615.20.01", **pods: int) -> WallsNode:
+            if not gpus.exists():
+                (tmp_path / "node.ini").write_text(DESCRIPTION.format(driver=driver))
+                simulated.command("create", tmp_path / "node.ini", gpus)
+            given = {name: (memory_bytes, 0) for name, memory_bytes in (pods or {"web": GIB}).items()}
+            for name in given:
+                pod = cgroups / "kubepods" / f"pod{uid(name)}" / container_id(name, "main")
+                pod.mkdir(parents=True, exist_ok=True)
+            process = subprocess.Popen(
+                [sys.executable, "-m", "tests.deviceplugin.walls.walls_node", short_path, cgroups, json.dumps(given)],
+                env=simulated.environment(gpus),
+                cwd=simulated.ROOT,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+            stack.enter_context(container.finishing(process))
+            agent = Asked(process)
+            agent.read()
+            return WallsNode(agent, container.Container(short_path / "arbiter", gpus), cgroups, stack)
+
+        yield begin

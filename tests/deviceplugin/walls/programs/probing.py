@@ -1,0 +1,26 @@
+"""What enforces memory limits, as the agent finds out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pynvml
+
+from deviceplugin.hardware import nvml, nvml_limits
+
+
+def enforcement(root: str) -> None:
+    """Print what enforces limits on the first GPU, with this directory as the host's cgroups."""
+    uuid = nvml.Nvml().snapshot().gpus[0].uuid
+    print([str(nvml_limits.EnforcementProbe(Path(root))(uuid))])
+
+
+def in_mig_mode(root: str) -> None:
+    uuid = nvml.Nvml().snapshot().gpus[0].uuid
+    probe = nvml_limits.EnforcementProbe(Path(root))
+    handle = pynvml.nvmlDeviceGetHandleByIndex(0)
+    seen = []
+    for mode in (0, 1, 0):
+        pynvml.nvmlDeviceSetMigMode(handle, mode)
+        seen.append(str(probe(uuid)))
+    print(seen)

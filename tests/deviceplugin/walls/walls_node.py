@@ -1,0 +1,118 @@
+"""An arbiter and an agent's memory walls and audit on simulated GPUs, in its own process because NVML is one per process.
+
+Tests run it with a directory, the root of a cgroup hierarchy, and the pods as JSON, as for `audit_node`. Containers are
+identified by their real cgroups. Each line on standard input is a command; the answer is a line of JSON.
+
+probe             print what enforces memory limits on the first GPU, by a new probe
+cover POD         set a pod's limit, as at its start; print why that failed
+round             set and clear all limits that are not as they should be
+look              audit once; print the document, the conditions, and the Events since the last audit
+limits POD        print soft and hard limit and use, of the pod and of its container
+set POD HARD SOFT set the container's limits behind the agent's back
+resize POD N      change the share's memory, and apply it as the agent does; print the resizes
+end POD           remove the pod's allocation
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from deviceplugin.arbiter import socket_server
+from deviceplugin.audit import overhead
+from deviceplugin.hardware import nvml, nvml_limits
+from deviceplugin.state.node_state import ObservableGpus
+from deviceplugin.walls.memory_walls import MemoryWalls
+from gpushare.allocation import GivenShare
+from gpushare.gpunode import Resize
+from tests.deviceplugin import audit_node, linked
+from tests.deviceplugin.arbiter_node import ArbiterNode, container_id, uid
+
+
+class Node(audit_node.Node):
+    def __init__(
+        self, opened: nvml.Nvml, gpus: ObservableGpus, sizes: overhead.ContextSizes, made: ArbiterNode, root: Path
+    ):
+        self.root, self.made, self.link = root, made, linked.Linked(made, sizes.bytes_on)
+        super().__init__(opened, gpus, sizes, made, self.link, ends=False)
+        self.walls = MemoryWalls(
+            self.driver,
+            root=root,
+            gpus=lambda: gpus.gpus,
+            node=made.gpunode,
+            pods=lambda: made.pods,
+            context_bytes=sizes.bytes_on,
+            running=self.link.arbiter.shares.limit_bytes,
+            warn=self.auditor.warn,
+        )
+        self.link.arbiter.prove = self.walls.prove
+        self.auditor.walls = lambda: self.walls.states
+        self.auditor.identify = self.auditor._scanner.identify = socket_server.by_cgroup(Path("/proc"))
+
+    async def do(self, verb: str, *words: str) -> Any:
+        pod = words[0] if words else ""
+        uuid, of_pod = self.gpus.gpus[0].uuid, self.root / "kubepods" / f"pod{uid(pod)}"
+        of_container = of_pod / container_id(pod, "main")
+        match verb:
+            case "probe":
+                return nvml_limits.EnforcementProbe(self.root)(uuid)
+            case "cover":
+                return await self.walls.cover(uid(pod))
+            case "round":
+                return await self.walls.step()
+            case "limits":
+                return [dataclasses.astuple(nvml_limits.read(uuid, cgroup)) for cgroup in (of_pod, of_container)]
+            case "set":
+                return nvml_limits.write(uuid, of_container, hard_bytes=int(words[1]), soft_bytes=int(words[2]))
+            case "resize":
+                return [dataclasses.astuple(resize) for resize in await self.resize(pod, int(words[1]))]
+            case "end":
+                self.made.allocations = [entry for entry in self.made.allocations if entry.id != f"of-{pod}"]
+                return None
+        return await super().do(verb, *words)
+
+    async def resize(self, pod: str, memory_bytes: int) -> tuple[Resize, ...]:
+        for position, entry in enumerate(self.made.allocations):
+            if entry.id == f"of-{pod}":
+                share = entry.shares[0]
+                more = memory_bytes > share.memory_bytes
+                share = dataclasses.replace(
+                    share,
+                    memory_bytes=max(memory_bytes, share.memory_bytes),
+                    shrink_to_bytes=None if more else memory_bytes,
+                )
+                self.made.allocations[position] = dataclasses.replace(entry, shares=(share,))
+        node = self.made.gpunode()
+        await self.walls.rise(node)
+        return await self.walls.confirm(node, await self.arbiter.apply(node))
+
+
+async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:
+    opened = nvml.Nvml()
+    probe = nvml_limits.EnforcementProbe(root)
+    gpus = ObservableGpus(
+        tuple(dataclasses.replace(gpu, memory_enforcement=probe(gpu.uuid)) for gpu in opened.snapshot().gpus)
+    )
+    sizes = overhead.ContextSizes(overhead.ContextCheckpoint(directory), gpus, driver_version=opened.version())
+    made = ArbiterNode(directory)
+    made.identify = socket_server.by_cgroup(Path("/proc"))
+    made.writes_status = False
+    for name, (memory_bytes, gpu) in pods.items():
+        made.add_pod(name, GivenShare(("main",), (gpus.gpus[gpu].uuid,), 50, 100, memory_bytes))
+    await made.start()
+    node = Node(opened, gpus, sizes, made, root)
+    sys.stdout.write("null\n")
+    sys.stdout.flush()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        answer = await node.do(*line.split())
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+    await made.stop()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(Path(sys.argv[1]), Path(sys.argv[2]), json.loads(sys.argv[3])))
