@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, isolation
 from gpushare.cluster import api_client, election, events
 from gpushare.daemon import lifecycle, probes
 from gpushare.placement_profile import PlacementProfile
@@ -45,8 +45,8 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
             recorder.record(node, contract.EVENT_UNWRITTEN, note, type="Warning", action="Write")
 
         seconds = float(settings.reservation_seconds)
-        store = ApiStore(api, metrics, on_refused=unwritable, lifetime_seconds=seconds)
-        policy, conflicted = settings.policy, metrics.conflicted
+        policy, kind, conflicted = settings.policy, settings.default_isolation, metrics.conflicted
+        store = ApiStore(api, metrics, on_refused=unwritable, isolation=kind, lifetime_seconds=seconds)
         reservation = Reservation(store, policy=policy, lifetime_seconds=seconds, on_conflict=conflicted)
         admission = Admission(store, reservation, metrics)
         tls = Tls(settings.certificate_directory, settings.client_ca_file)
@@ -152,11 +152,18 @@ def _start_placer(
         resizer=resizer,
         evictor=Evictor(api, recorder, metrics, after_seconds=settings.stuck_seconds),
     )
-    figures = ClusterFigures(leads=lambda: leadership.is_leader, nodes=store.stored, mix=lambda: store.chooser.mix)
+    figures = ClusterFigures(
+        leads=lambda: leadership.is_leader,
+        nodes=store.stored,
+        mix=lambda: store.chooser.mix,
+        kinds=isolation.default_pods(settings.default_isolation),
+    )
     metrics.registry.register(figures)
     daemon.start("figures", figures.run())
     publisher = ProfilePublisher(
-        api, profile=lambda: PlacementProfile(settings.policy, store.chooser.mix), leads=lambda: leadership.is_leader
+        api,
+        profile=lambda: PlacementProfile(settings.policy, store.chooser.mix, settings.default_isolation),
+        leads=lambda: leadership.is_leader,
     )
     daemon.start("profile", publisher.run())
     daemon.start("placer", placer.run())

@@ -22,6 +22,7 @@ from typing import Any
 import jsonpatch
 
 from gpushare import codec, contract, errors, ledger, pod, resizing
+from gpushare import isolation as isolations
 from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster import object_store as objects
@@ -201,7 +202,7 @@ class MemoryCluster:
             self._pods[name], self._read[name] = manifest, after
 
 
-def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
+def read(path: Path, *, isolation: str = isolations.DEFAULT) -> tuple[MemoryStore, list[dict[str, Any]]]:
     """Read GPUNodes, Nodes, storage and pods from a YAML or JSON file. Raises UnreadableError."""
     try:
         documents = list(read_yaml(path.read_text(encoding="utf-8")))
@@ -222,7 +223,8 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
         raise UnreadableError(f"{path} has no GPUNode: add one, with its GPUs in status.gpus")
     try:
         storage = [item for kind in volumes.KINDS for item in kinds[kind]]
-        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"], storage), kinds["Pod"]
+        gpunodes, nodes, pods = kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"]
+        return MemoryStore(gpunodes, nodes, pods, storage, isolation=isolation), pods
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
 
@@ -250,7 +252,7 @@ def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[
 
 async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon) -> None:
     metrics = Metrics()
-    store, pods = read(source)
+    store, pods = read(source, isolation=settings.default_isolation)
     reservation = Reservation(store, policy=settings.policy, on_conflict=metrics.conflicted)
     cluster = MemoryCluster(
         store,

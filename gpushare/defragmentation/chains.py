@@ -143,4 +143,4 @@ class Chains:
                 yield Chain((mover,), gain)
 
     def _shape(self, request: Request, host: Host) -> int:
-        return self._shapes.setdefault((request, host), len(self._shapes))
+        return self._shapes.setdefault((self._world.resolved(request), host), len(self._shapes))

@@ -172,7 +172,7 @@ class _Plan:
                 continue
             shape = self._shapes[number]
             if shape not in fits:
-                fits[shape] = self._world.engine.lowest(shape[0], host=shape[1]) < math.inf
+                fits[shape] = self._world.lowest(shape[0], host=shape[1]) < math.inf
             if fits[shape] and (where := self.simulator.admit(asked)):
                 fits.clear()
                 yield number, where

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, errors, gpu_capacity, ledger, node, nodefilters, placement, pod
+from gpushare import contract, errors, gpu_capacity, isolation, ledger, node, nodefilters, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef, peak
 from gpushare.gpunode import GpuNode
@@ -116,6 +116,11 @@ class World:
         """The policy for pods without one."""
         return self._profile.policy
 
+    @property
+    def isolation(self) -> str:
+        """The isolation for pods without one: a kind, or `auto`."""
+        return self._profile.isolation
+
     def put(self, view: NodeView) -> None:
         """Add or replace a node's view."""
         self.views[view.node.name] = view
@@ -155,12 +160,24 @@ class World:
         def attempt(request: Request) -> Answer:
             return self.engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
 
-        bound = self.bounds.get(pod.namespaced_name(manifest)[0])
-        return exclusive_gpus.place(request, bound, self.views.values(), attempt)
+        bound, views = self.bounds.get(pod.namespaced_name(manifest)[0]), self.views.values()
+        return isolation.place(
+            request, self.isolation, lambda tried: exclusive_gpus.place(tried, bound, views, attempt)
+        )
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""
-        return placement.place(self.views.values(), request, unfit=self.node_filter(manifest, request))
+        views, unfit = self.views.values(), self.node_filter(manifest, request)
+        return isolation.place(request, self.isolation, lambda tried: placement.place(views, tried, unfit=unfit))
+
+    def lowest(self, request: Request, *, host: Host = NO_HOST) -> float:
+        """Return the lowest cost of a pod by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""
+        tried = (isolation.resolved(request, kind) for kind in isolation.kinds(request, self.isolation))
+        return min(self.engine.lowest(each, host=host) for each in tried)
+
+    def resolved(self, request: Request) -> Request:
+        """Return the request with the kind of isolation that is tried last, for estimates of what it would cost."""
+        return isolation.resolved(request, isolation.kinds(request, self.isolation)[-1])
 
     def node_filter(
         self, manifest: pod.PodJson, request: Request | None = None, *, ignores_host: bool = False
@@ -284,7 +301,8 @@ class World:
     def fragmentation(self) -> gpu_capacity.Fragmentation:
         """Return the fragmentation of the whole cluster, as `top` shows it."""
         gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
-        return gpu_capacity.fragmentation(gpus, self._profile.typical_of)
+        kinds = isolation.default_pods(self.isolation)
+        return gpu_capacity.fragmentation(gpus, self._profile.typical_of, kinds)
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         return name in self.views and self.views[name].is_full(amounts)

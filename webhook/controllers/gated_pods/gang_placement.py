@@ -120,7 +120,8 @@ async def preferred_nodes(
     """Return a preferred node for each pod, by UID, as far as there is one. used_nodes: where members are already."""
     if (
         len(requests) + len(used_nodes) < 2
-        or len({(request.constraints, request.policy) for _, request in requests}) != 1  # they cannot be placed as one
+        or len({(request.constraints, request.policy, request.isolation) for _, request in requests})
+        != 1  # they cannot be placed as one
         or (requests[0][1].policy or policy) == policies.SPREAD
     ):
         return {}
