@@ -16,10 +16,9 @@ from typing import Final, NamedTuple, TypeVar
 from gpushare import contract
 from gpushare.allocation import Isolation
 from gpushare.refusal import Refusal
-from gpushare.request import AUTO, Request
+from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
 
-DEFAULT: Final = str(Isolation.ARBITER)
-DEFAULTS: Final = (DEFAULT, str(Isolation.MPS), AUTO)  # what a cluster's default may be: each with a memory limit
+DEFAULT: Final = DEFAULT_ISOLATIONS[0]
 
 
 class Choice(NamedTuple):
@@ -71,7 +70,7 @@ _Outcome = TypeVar("_Outcome")
 
 @functools.lru_cache(maxsize=1024)
 def choices(request: Request, default: str = DEFAULT) -> tuple[Choice, ...]:
-    """Return the kinds to try in this order, at least one; `default`: the cluster's, one of `DEFAULTS`."""
+    """Return the kinds to try in this order, at least one; `default`: the cluster's, one of `DEFAULT_ISOLATIONS`."""
     word = request.isolation or default
     whose = f"{contract.ISOLATION} asks for it" if request.isolation else "it is the cluster's default"
     rule = next((rule for rule in LEASES if rule.applies(request)), None)
@@ -116,8 +115,3 @@ def why(request: Request, default: str, given: Isolation) -> str:
     """Return why a share of this request has this kind, as a clause."""
     reasons = dict(choices(request, default))
     return reasons.get(given, f"it was given when the pod was placed; now it would be {' or '.join(reasons)}")
-
-
-def default_pods(default: str) -> frozenset[Isolation]:
-    """Return the kinds that a small share of one GPU may get if its pod names none."""
-    return frozenset((Isolation.MPS, Isolation.ARBITER)) if default == AUTO else frozenset((Isolation(default),))

@@ -13,11 +13,11 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import errors, isolation, policies
+from gpushare import errors, policies
 from gpushare.allocation import Memory
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.policies import TypicalOf
-from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
+from gpushare.request import CONSTRAINTS, DEFAULT_ISOLATIONS, NO_CONSTRAINTS, Constraints
 
 MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap holds 1 MiB, and users choose the model names in it
 _POLICY, _ISOLATION, _MIX = "policy", "isolation", "mix"  # the ConfigMap's keys
@@ -31,7 +31,7 @@ class PlacementProfile:
 
     policy: str = policies.DEFAULT
     mix: Mix = dataclasses.field(default_factory=Mix)
-    isolation: str = isolation.DEFAULT  # one of `isolation.DEFAULTS`
+    isolation: str = DEFAULT_ISOLATIONS[0]
 
     @property
     def typical_of(self) -> TypicalOf:
@@ -53,9 +53,9 @@ class PlacementProfile:
         if policy not in policies.POLICIES:
             known = ", ".join(policies.POLICIES)
             raise errors.CodecError(f"unknown policy {errors.quoted(policy)}: this plugin knows {known}")
-        kind = str(data.get(_ISOLATION) or isolation.DEFAULT)
-        if kind not in isolation.DEFAULTS:
-            known = ", ".join(isolation.DEFAULTS)
+        kind = str(data.get(_ISOLATION) or DEFAULT_ISOLATIONS[0])
+        if kind not in DEFAULT_ISOLATIONS:
+            known = ", ".join(DEFAULT_ISOLATIONS)
             raise errors.CodecError(f"unknown isolation {errors.quoted(kind)}: this plugin knows {known}")
         try:
             document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')

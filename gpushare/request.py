@@ -16,6 +16,8 @@ from gpushare.gpunode import Gpu
 from gpushare.policies import POLICIES
 
 AUTO: Final = "auto"  # gpushare chooses the isolation
+# What may be the cluster's default, the default first: kinds of isolation with a memory limit.
+DEFAULT_ISOLATIONS: Final = (str(Isolation.ARBITER), str(Isolation.MPS), AUTO)
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")

@@ -10,8 +10,9 @@ from typing import Any, Final
 from urllib import parse as urls
 
 import gpushare
-from gpushare import contract, isolation, policies
+from gpushare import contract, policies
 from gpushare.daemon import lifecycle
+from gpushare.request import DEFAULT_ISOLATIONS
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
@@ -40,7 +41,7 @@ class WebhookSettings:
     namespace: str = contract.SYSTEM_NAMESPACE
     instance: str = "gpushare-webhook"
     policy: str = policies.DEFAULT
-    default_isolation: str = isolation.DEFAULT
+    default_isolation: str = DEFAULT_ISOLATIONS[0]
     reservation_seconds: int = 60  # as long as the API server may take to store an admitted pod
     patience_seconds: int = 300  # how long a pod that needs more room may be overtaken
     stuck_seconds: int = 60  # how long the scheduler may try to bind a placed pod
@@ -108,8 +109,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     if settings.policy not in policies.POLICIES:
         known = ", ".join(policies.POLICIES)
         raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
-    if settings.default_isolation not in isolation.DEFAULTS:
-        known = ", ".join(isolation.DEFAULTS)
+    if settings.default_isolation not in DEFAULT_ISOLATIONS:
+        known = ", ".join(DEFAULT_ISOLATIONS)
         raise UsageError(f'--default-isolation "{settings.default_isolation}" is not possible: write one of {known}')
     if settings.log_level not in lifecycle.LOG_LEVELS:
         raise UsageError(
@@ -164,7 +165,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--namespace", help=system)
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
     add("--policy", help=f"placement policy for pods that name none: {', '.join(policies.POLICIES)}")
-    named = f"isolation of pods that name none: {', '.join(isolation.DEFAULTS)} (default: {isolation.DEFAULT})"
+    named = f"isolation of pods that name none: {', '.join(DEFAULT_ISOLATIONS)} (default: {DEFAULT_ISOLATIONS[0]})"
     add("--default-isolation", help=named)
     stored = "how long a share waits for its pod to be stored; at least the API server's --request-timeout"
     add("--reservation-seconds", help=f"{stored} (default: 60)")

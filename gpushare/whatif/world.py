@@ -301,7 +301,7 @@ class World:
     def fragmentation(self) -> gpu_capacity.Fragmentation:
         """Return the fragmentation of the whole cluster, as `top` shows it."""
         gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
-        kinds = isolation.default_pods(self.isolation)
+        kinds = gpu_capacity.default_kinds(self.isolation)
         return gpu_capacity.fragmentation(gpus, self._profile.typical_of, kinds)
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:

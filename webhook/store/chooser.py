@@ -39,7 +39,7 @@ class Chooser:
 
     key: returns the key under which the scheduler cache counts a pod, or None. avoided: nodes that a pod must not go
     to. deprioritized: nodes that are used only if no other fits. bound: a namespace's bound on exclusive GPUs.
-    isolation: of pods that name none, one of `isolation.DEFAULTS`.
+    isolation: of pods that name none, one of `request.DEFAULT_ISOLATIONS`.
     """
 
     view: Callable[[str], NodeView | None]
