@@ -181,7 +181,7 @@ def _isolations(gpu: GpuSummary) -> str:
     if not gpu.shared:
         return ""
     kinds = " or ".join(gpu.gpu.isolations) or "none: its configuration allows no shares"
-    return f"{kinds}; now only {gpu.isolation}, which the shares on it have" if gpu.isolation else kinds
+    return f"{kinds}; now only {gpu.isolation}, as its shares have" if gpu.isolation not in {"", kinds} else kinds
 
 
 def _free(gpu: GpuSummary) -> str:
