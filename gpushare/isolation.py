@@ -21,14 +21,14 @@ from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
 DEFAULT: Final = DEFAULT_ISOLATIONS[0]
 
 
-class Choice(NamedTuple):
+class TriedKind(NamedTuple):
     """A kind to try, and why, as a clause."""
 
     isolation: Isolation
     why: str
 
 
-class Rule(NamedTuple):
+class LeaseRule(NamedTuple):
     """A rule of the table: such requests get leases, for this reason. always: MPS cannot serve them at all."""
 
     applies: Callable[[Request], bool]
@@ -39,25 +39,25 @@ class Rule(NamedTuple):
 # Requests that `auto` gives leases without trying MPS; the first rule that applies gives the reason. MPS gains most
 # where small kernels of several pods would otherwise take turns, such as those of two models that decode. It has no
 # turns, its percentages are ceilings for each process, and a fault can end all pods of the GPU.
-LEASES: Final[tuple[Rule, ...]] = (
-    Rule(lambda asked: asked.latency, "leases let a pod with latency go first, and MPS has no turns", always=True),
-    Rule(
+LEASES: Final[tuple[LeaseRule, ...]] = (
+    LeaseRule(lambda asked: asked.latency, "leases let a pod with latency go first, and MPS has no turns", always=True),
+    LeaseRule(
         lambda asked: any(demand.gpus > 1 for demand in asked.demands),
         "its share has several GPUs, and a process has one MPS daemon",
         always=True,
     ),
-    Rule(
+    LeaseRule(
         lambda asked: asked.group_size > 1, "leases let the pods of a group run at the same time, as collectives need"
     ),
-    Rule(
+    LeaseRule(
         lambda asked: any(demand.share.request_percent == 100 for demand in asked.demands),
         "it asks for the whole compute of a GPU, so no other kernels would run next to its own",
     ),
-    Rule(
+    LeaseRule(
         lambda asked: any(demand.share.request_percent == 0 for demand in asked.demands),
         "idle compute gives way to other shares, and MPS clients give way to none",
     ),
-    Rule(
+    LeaseRule(
         lambda asked: any(demand.share.limit_percent < 100 and len(demand.containers) > 1 for demand in asked.demands),
         "its containers have a limit together, and MPS limits each process",
     ),
@@ -69,18 +69,18 @@ _Outcome = TypeVar("_Outcome")
 
 
 @functools.lru_cache(maxsize=1024)
-def choices(request: Request, default: str = DEFAULT) -> tuple[Choice, ...]:
+def choices(request: Request, default: str = DEFAULT) -> tuple[TriedKind, ...]:
     """Return the kinds to try in this order, at least one; `default`: the cluster's, one of `DEFAULT_ISOLATIONS`."""
     word = request.isolation or default
     whose = f"{contract.ISOLATION} asks for it" if request.isolation else "it is the cluster's default"
     rule = next((rule for rule in LEASES if rule.applies(request)), None)
     if word == AUTO:
         if rule is not None:
-            return (Choice(Isolation.ARBITER, rule.why),)
-        return Choice(Isolation.MPS, _BESIDE), Choice(Isolation.ARBITER, _NO_ROOM)
+            return (TriedKind(Isolation.ARBITER, rule.why),)
+        return TriedKind(Isolation.MPS, _BESIDE), TriedKind(Isolation.ARBITER, _NO_ROOM)
     if not request.isolation and word == Isolation.MPS and rule is not None and rule.always:
-        return (Choice(Isolation.ARBITER, rule.why),)
-    return (Choice(Isolation(word), whose),)
+        return (TriedKind(Isolation.ARBITER, rule.why),)
+    return (TriedKind(Isolation(word), whose),)
 
 
 def kinds(request: Request, default: str = DEFAULT) -> tuple[Isolation, ...]:

@@ -36,7 +36,7 @@ class Reasons:
     ruled_out: Mapping[str, int]  # rule -> GPUs
     held_back: tuple[str, ...]  # why it waits regardless of free capacity
     free_before: float  # stranded GPUs of the cluster without the pod
-    isolations: tuple[isolation.Choice, ...]  # that placement tries, in this order, and why
+    isolations: tuple[isolation.TriedKind, ...]  # that placement tries, in this order, and why
 
 
 def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
