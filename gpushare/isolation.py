@@ -100,11 +100,16 @@ def resolved(request: Request, kind: Isolation) -> Request:
     return dataclasses.replace(request, constraints=dataclasses.replace(request.constraints, isolation=kind))
 
 
+def variants(request: Request, default: str) -> list[Request]:
+    """Return the request with each kind of isolation that is tried, the last one last."""
+    return [resolved(request, kind) for kind in kinds(request, default)]
+
+
 def place(request: Request, default: str, attempt: Callable[[Request], _Outcome | Refusal]) -> _Outcome | Refusal:
     """Return the first success of `attempt`, tried with each kind in turn, or else the refusal that is least final."""
     refusals: list[Refusal] = []
-    for kind in kinds(request, default):
-        outcome = attempt(resolved(request, kind))
+    for variant in variants(request, default):
+        outcome = attempt(variant)
         if not isinstance(outcome, Refusal):
             return outcome
         refusals.append(outcome)

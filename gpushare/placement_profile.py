@@ -13,8 +13,9 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import errors, policies
+from gpushare import errors, gpu_capacity, policies
 from gpushare.allocation import Memory
+from gpushare.gpu_capacity import Kinds
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.policies import TypicalOf
 from gpushare.request import CONSTRAINTS, DEFAULT_ISOLATIONS, NO_CONSTRAINTS, Constraints
@@ -37,6 +38,11 @@ class PlacementProfile:
     def typical_of(self) -> TypicalOf:
         """A function from a GPU's bytes to the mix on such a GPU."""
         return functools.cache(self.mix.typical)
+
+    @property
+    def kinds(self) -> Kinds:
+        """The kinds of isolation that a small share may get if its pod names none."""
+        return gpu_capacity.default_kinds(self.isolation)
 
     def data(self) -> dict[str, str]:
         """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""

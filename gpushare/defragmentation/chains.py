@@ -14,6 +14,7 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
+from gpushare import isolation
 from gpushare.defragmentation import leaving
 from gpushare.defragmentation.leaving import Movable, Mover
 from gpushare.mix import Host
@@ -143,4 +144,6 @@ class Chains:
                 yield Chain((mover,), gain)
 
     def _shape(self, request: Request, host: Host) -> int:
-        return self._shapes.setdefault((self._world.resolved(request), host), len(self._shapes))
+        return self._shapes.setdefault(
+            (isolation.variants(request, self._world.profile.isolation)[-1], host), len(self._shapes)
+        )

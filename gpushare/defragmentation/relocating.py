@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from gpushare import pod
+from gpushare import isolation, pod
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.chains import Chain, Chains, Shape
 from gpushare.defragmentation.evicting import Budgets
@@ -172,7 +172,8 @@ class _Plan:
                 continue
             shape = self._shapes[number]
             if shape not in fits:
-                fits[shape] = self._world.lowest(shape[0], host=shape[1]) < math.inf
+                variants = isolation.variants(shape[0], self._world.profile.isolation)
+                fits[shape] = any(self._world.engine.lowest(each, host=shape[1]) < math.inf for each in variants)
             if fits[shape] and (where := self.simulator.admit(asked)):
                 fits.clear()
                 yield number, where

@@ -91,7 +91,7 @@ class World:
         self.views: dict[str, NodeView] = {}
         self.bounds: Mapping[str, exclusive_gpus.ExclusiveBound | None] = {}  # on exclusive GPUs, by namespace
         self.engine = Fleet()
-        self._profile = profile or PlacementProfile()
+        self.profile = profile or PlacementProfile()
         self._manifests: dict[str, pod.PodJson] = {}
         self._knows_nodes = node_manifests is not None
         is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
@@ -108,18 +108,13 @@ class World:
             self._occupy(manifest)
         for gpu_node in nodes:
             self.put(NodeView.from_node(gpu_node))
-        if self._profile.mix.weights:
-            self.engine.learn(self._profile.mix)
+        if self.profile.mix.weights:
+            self.engine.learn(self.profile.mix)
 
     @property
     def policy(self) -> str:
         """The policy for pods without one."""
-        return self._profile.policy
-
-    @property
-    def isolation(self) -> str:
-        """The isolation for pods without one: a kind, or `auto`."""
-        return self._profile.isolation
+        return self.profile.policy
 
     def put(self, view: NodeView) -> None:
         """Add or replace a node's view."""
@@ -161,23 +156,13 @@ class World:
             return self.engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
 
         bound, views = self.bounds.get(pod.namespaced_name(manifest)[0]), self.views.values()
-        return isolation.place(
-            request, self.isolation, lambda tried: exclusive_gpus.place(tried, bound, views, attempt)
-        )
+        default = self.profile.isolation
+        return isolation.place(request, default, lambda each: exclusive_gpus.place(each, bound, views, attempt))
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""
-        views, unfit = self.views.values(), self.node_filter(manifest, request)
-        return isolation.place(request, self.isolation, lambda tried: placement.place(views, tried, unfit=unfit))
-
-    def lowest(self, request: Request, *, host: Host = NO_HOST) -> float:
-        """Return the lowest cost of a pod by the policy `fragmentation`, in GPUs; infinite if it fits nowhere."""
-        tried = (isolation.resolved(request, kind) for kind in isolation.kinds(request, self.isolation))
-        return min(self.engine.lowest(each, host=host) for each in tried)
-
-    def resolved(self, request: Request) -> Request:
-        """Return the request with the kind of isolation that is tried last, for estimates of what it would cost."""
-        return isolation.resolved(request, isolation.kinds(request, self.isolation)[-1])
+        views, unfit, default = self.views.values(), self.node_filter(manifest, request), self.profile.isolation
+        return isolation.place(request, default, lambda each: placement.place(views, each, unfit=unfit))
 
     def node_filter(
         self, manifest: pod.PodJson, request: Request | None = None, *, ignores_host: bool = False
@@ -301,8 +286,7 @@ class World:
     def fragmentation(self) -> gpu_capacity.Fragmentation:
         """Return the fragmentation of the whole cluster, as `top` shows it."""
         gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
-        kinds = gpu_capacity.default_kinds(self.isolation)
-        return gpu_capacity.fragmentation(gpus, self._profile.typical_of, kinds)
+        return gpu_capacity.fragmentation(gpus, self.profile.typical_of, self.profile.kinds)
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         return name in self.views and self.views[name].is_full(amounts)

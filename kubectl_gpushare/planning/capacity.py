@@ -97,7 +97,10 @@ def _fit(world: World, batch: PodBatch, left: _Left, undone: list[Callable[[], N
     placements, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     gpus = tuple(worlds.gpus(placed, world.views) for placed in placements)
     counts, asked = collections.Counter(placed.isolation for placed in placements), batch.asked.request
-    given = (GivenIsolation(kind, count, isolation.why(asked, world.isolation, kind)) for kind, count in counts.items())
+    given = (
+        GivenIsolation(kind, count, isolation.why(asked, world.profile.isolation, kind))
+        for kind, count in counts.items()
+    )
     changes: Sequence[Remedy] = ()
     if refusal is not None and refusal.cause is not Cause.QUOTA:  # rejected by a quota, however much is free
         whole = world.refuse(batch.asked.manifest, batch.asked.request)

@@ -45,7 +45,7 @@ def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowanc
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     answer = world.place(asked.manifest, asked.request)
-    tried_kinds = isolation.choices(asked.request, world.isolation)
+    tried_kinds = isolation.choices(asked.request, world.profile.isolation)
     kind = answer.isolation if isinstance(answer, Placement) else tried_kinds[0].isolation
     fits, ruled_out = counts(world, RequestingPod(asked.manifest, isolation.resolved(asked.request, kind)))
     refusal = None

@@ -37,7 +37,7 @@ class Snapshot:
     @property
     def kinds(self) -> gpu_capacity.Kinds:
         """The kinds of isolation that pods which name none may get."""
-        return gpu_capacity.ARBITER if self.profile is None else gpu_capacity.default_kinds(self.profile.isolation)
+        return gpu_capacity.ARBITER if self.profile is None else self.profile.kinds
 
     def world(self, *, claims_are_all: bool = False) -> World:
         from gpushare.whatif.world import World
