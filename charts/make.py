@@ -18,6 +18,7 @@ import yaml
 
 from gpushare import contract
 from gpushare.policies import POLICIES
+from gpushare.request import DEFAULT_ISOLATIONS
 
 REPOSITORY: Final = Path(__file__).resolve().parents[1]
 CONFIG: Final = REPOSITORY / "config"
@@ -84,8 +85,10 @@ def _generated_from(kustomization: Mapping[str, Any]) -> Iterator[str]:
 
 
 def with_policies(schema: str) -> str:
-    """The schema of the values, with the policies that there are."""
+    """The schema of the values, with the policies and the default isolations that there are."""
     known = json.dumps(["", *POLICIES])
+    kinds = json.dumps(["", *DEFAULT_ISOLATIONS])
+    schema = re.sub(r'("defaultIsolation": {"enum": )\[.*?\]', lambda found: found[1] + kinds, schema)
     return re.sub(r'("policy": {"enum": )\[.*?\]', lambda found: found[1] + known, schema)
 
 

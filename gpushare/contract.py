@@ -69,7 +69,10 @@ HELD: Final = "gpushare.io/held"
 # The hostname in the pod's own node selector, if it had one: the webhook pins every placed pod by that selector, but a
 # recreated pod must not be pinned. Read by the plugin.
 OWN_HOSTNAME: Final = "gpushare.io/hostname"
-RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME)
+# The isolation of a placed pod's shares if it is not `arbiter`: for people, and in case the ledger is lost. A pod that
+# asks for `auto` gets what there is room for, so it cannot be computed again.
+ISOLATION_GIVEN: Final = "gpushare.io/isolation-given"
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN)
 
 SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that does not fit, removed by the placer
 

@@ -11,13 +11,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 import enum
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from typing import Final
 
 from gpushare import ledger, policies
-from gpushare.allocation import ALL_STEPS, Allocation, GivenShare
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Isolation
 from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.ledger import GpuUse
 from gpushare.policies import TypicalOf
+from gpushare.request import AUTO
+
+Kinds = Collection[Isolation]  # of isolation, that pods which name none may get
+ARBITER: Final[Kinds] = frozenset({Isolation.ARBITER})
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,6 +40,11 @@ class Fragmentation:
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
 
 
+def default_kinds(default: str) -> Kinds:
+    """Return the kinds of isolation that a small share may get if its pod names none; `default`: the cluster's."""
+    return {Isolation.MPS, Isolation.ARBITER} if default == AUTO else {Isolation(default)}
+
+
 def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
     """Return free compute (percent) and free memory (bytes); zeros for a GPU that takes no shares now."""
     if not gpu.takes_shares:
@@ -42,10 +52,17 @@ def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
     return max(0, 100 - used.request_percent), max(0, gpu.memory_bytes - used.memory_bytes)
 
 
-def largest(gpu: Gpu, used: GpuUse) -> tuple[int, int] | None:
+def largest(gpu: Gpu, used: GpuUse, kinds: Kinds = ARBITER) -> tuple[int, int] | None:
     """Return compute (percent) and memory (bytes) of the largest share that a pod without labels would get, or None."""
     percent, memory_bytes = free(gpu, used)  # every share needs memory
-    return (percent, memory_bytes) if memory_bytes and not excludes(used) else None
+    return (percent, memory_bytes) if memory_bytes and is_open(gpu, used, kinds) else None
+
+
+def is_open(gpu: Gpu, used: GpuUse, kinds: Kinds = ARBITER) -> bool:
+    """Whether pods without an exclusion label, of one of these kinds of isolation, may join those on the GPU."""
+    if excludes(used) or any(holder.labels.isolation not in kinds for holder in used.holders):
+        return False
+    return bool(used.holders) or any(kind in kinds for kind in gpu.isolations)
 
 
 def excludes(used: GpuUse) -> str:
@@ -53,25 +70,29 @@ def excludes(used: GpuUse) -> str:
     return next((holder.labels.exclusion for holder in used.holders if holder.labels.exclusion), "")
 
 
-def stranded(gpu: Gpu, used: GpuUse, typical_of: TypicalOf = policies.default_mix) -> tuple[float, float]:
+def stranded(
+    gpu: Gpu, used: GpuUse, typical_of: TypicalOf = policies.default_mix, kinds: Kinds = ARBITER
+) -> tuple[float, float]:
     """Return the free and the stranded part of one GPU, 0 to 1."""
     percent, memory_bytes = free(gpu, used)
     compute, memory = percent / 100, memory_bytes / gpu.memory_bytes if gpu.memory_bytes else 0.0
     part = (compute + memory) / 2
-    if excludes(used):
+    if not is_open(gpu, used, kinds):
         return part, part
     return part, policies.stranded_part(compute, memory, typical_of(gpu.memory_bytes))
 
 
-def fragmentation(gpus: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = policies.default_mix) -> Fragmentation:
+def fragmentation(
+    gpus: Iterable[tuple[Gpu, GpuUse]], typical_of: TypicalOf = policies.default_mix, kinds: Kinds = ARBITER
+) -> Fragmentation:
     """Return the fragmentation of some GPUs: one GPU, a node or a cluster."""
     free_gpus = stranded_gpus = 0.0
     best = (0, 0)
     for gpu, used in gpus:
-        part, useless = stranded(gpu, used, typical_of)
+        part, useless = stranded(gpu, used, typical_of, kinds)
         free_gpus += part
         stranded_gpus += useless
-        best = max(best, largest(gpu, used) or (0, 0))
+        best = max(best, largest(gpu, used, kinds) or (0, 0))
     return Fragmentation(free_gpus, stranded_gpus, *best)
 
 
@@ -126,8 +147,8 @@ class PartState(enum.StrEnum):
 Parts = Mapping[tuple[str, PartState], float]  # in GPUs, by GPU model
 
 
-def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
-    """Divide a node's GPUs; `typical_of`: the mix of requests by the GPU's bytes."""
+def divide(node: GpuNode, typical_of: TypicalOf, kinds: Kinds = ARBITER) -> Parts:
+    """Divide a node's GPUs; `typical_of`: the mix of requests by the GPU's bytes; `kinds`: of pods that name none."""
     taken: dict[str, list[float]] = collections.defaultdict(lambda: [0.0, 0.0])
     for charge in charges(node):
         taken[charge.gpu_uuid][charge.entry.is_backfill_reservation] += charge.part
@@ -138,7 +159,7 @@ def divide(node: GpuNode, typical_of: TypicalOf) -> Parts:
         rest, fragmented = max(0.0, 1.0 - allocated - held), 0.0
         state = _unusable(gpu)
         if state is None and rest:
-            free_part, useless = stranded(gpu, used[gpu.uuid], typical_of)
+            free_part, useless = stranded(gpu, used[gpu.uuid], typical_of, kinds)
             fragmented = rest * useless / free_part if free_part else rest
         for what, part in (
             (PartState.ALLOCATED, allocated),

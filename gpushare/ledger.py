@@ -1,8 +1,9 @@
 """The rules of the ledger: GPU usage, and adding, confirming and releasing allocations. Values in, values out.
 
-The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has. Of a pod's
-shares that are never in use together, such as those of an init container and the app, the larger counts. Every change
-is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
+The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has, and all its
+shares have one isolation. Of a pod's shares that are never in use together, such as those of an init container and the
+app, the larger counts. Every change is a function from a GpuNode to a new one; the caller writes it with one
+compare-and-swap, or not at all.
 """
 
 from __future__ import annotations
@@ -64,8 +65,14 @@ def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = al
     )
 
 
+def isolations(used: GpuUse) -> list[allocation.Isolation]:
+    """Return the kinds of isolation of a GPU's shares. Backfill reservations of another kind may wait for them."""
+    there = {holder.labels.isolation for holder in used.holders if not holder.is_backfill_reservation}
+    return [kind for kind in allocation.Isolation if kind in there] if len(there) > 1 else [*there]
+
+
 def violations(node: GpuNode) -> list[str]:
-    """Return a sentence for each overcommitted GPU, and for each allocation on a missing GPU."""
+    """Return a sentence for each overcommitted GPU, each with several isolations, and each allocation on no GPU."""
     gpus = node.gpu_by_uuid()
     problems = []
     for uuid, held in use(node).items():
@@ -79,6 +86,8 @@ def violations(node: GpuNode) -> list[str]:
         if held.memory_bytes > gpus[uuid].memory_bytes:
             taken, there = map(quantity.format_bytes, (held.memory_bytes, gpus[uuid].memory_bytes))
             problems.append(f"{where} is overcommitted: {taken} of its {there} are held by {names}")
+        if len(kinds := isolations(held)) > 1:
+            problems.append(f"{where} has shares with isolation {' and '.join(kinds)}, held by {names}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
 
@@ -94,6 +103,9 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
             raise errors.LedgerError(f"{node.name} has no GPU {uuid}")
         if used[uuid].request_percent > 100 or used[uuid].memory_bytes > gpus[uuid].memory_bytes:
             raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} does not have enough left for {entry.pod}")
+        if len(kinds := isolations(used[uuid])) > 1:
+            said = f"{node.name}/{gpus[uuid].index} cannot have shares with isolation {' and '.join(kinds)} at once"
+            raise errors.LedgerError(f"{said}, as with {entry.pod}")
     return after
 
 

@@ -6,35 +6,43 @@ The placer publishes the profile in a ConfigMap, so that `fit`, `why` and `defra
 from __future__ import annotations
 
 import dataclasses
+import enum
 import functools
 import json
 import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import errors, policies
+from gpushare import errors, gpu_capacity, policies
 from gpushare.allocation import Memory
+from gpushare.gpu_capacity import Kinds
 from gpushare.mix import Host, Mix, RequestClass
 from gpushare.policies import TypicalOf
-from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
+from gpushare.request import CONSTRAINTS, DEFAULT_ISOLATIONS, NO_CONSTRAINTS, Constraints
 
 MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap holds 1 MiB, and users choose the model names in it
-_POLICY, _MIX = "policy", "mix"  # the ConfigMap's keys
+_POLICY, _ISOLATION, _MIX = "policy", "isolation", "mix"  # the ConfigMap's keys
 # The constraints of a class with their defaults, because a placer of another release may write fewer or more of them.
 _DEFAULTS: Final = {row.field: getattr(NO_CONSTRAINTS, row.field) for row in CONSTRAINTS.values() if row.of_model}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacementProfile:
-    """`policy`: used for pods that name none. mix: the last one learned."""
+    """`policy`, `isolation`: used for pods that name none. mix: the last one learned."""
 
     policy: str = policies.DEFAULT
     mix: Mix = dataclasses.field(default_factory=Mix)
+    isolation: str = DEFAULT_ISOLATIONS[0]
 
     @property
     def typical_of(self) -> TypicalOf:
         """A function from a GPU's bytes to the mix on such a GPU."""
         return functools.cache(self.mix.typical)
+
+    @property
+    def kinds(self) -> Kinds:
+        """The kinds of isolation that a small share may get if its pod names none."""
+        return gpu_capacity.default_kinds(self.isolation)
 
     def data(self) -> dict[str, str]:
         """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""
@@ -42,7 +50,7 @@ class PlacementProfile:
         classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
         while len(text := json.dumps({**cluster, "classes": [*map(_class, classes)]})) > MAX_BYTES:
             classes = classes[: len(classes) // 2]
-        return {_POLICY: self.policy, _MIX: text}
+        return {_POLICY: self.policy, _ISOLATION: self.isolation, _MIX: text}
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> PlacementProfile:
@@ -51,12 +59,16 @@ class PlacementProfile:
         if policy not in policies.POLICIES:
             known = ", ".join(policies.POLICIES)
             raise errors.CodecError(f"unknown policy {errors.quoted(policy)}: this plugin knows {known}")
+        kind = str(data.get(_ISOLATION) or DEFAULT_ISOLATIONS[0])
+        if kind not in DEFAULT_ISOLATIONS:
+            known = ", ".join(DEFAULT_ISOLATIONS)
+            raise errors.CodecError(f"unknown isolation {errors.quoted(kind)}: this plugin knows {known}")
         try:
             document = json.loads(data.get(_MIX) or '{"pods": 0, "classes": []}')
             weights = dict(map(_read, document["classes"]))
             gpus = _whole(document.get("gpus", 0))
             largest = _whole(document.get("largest", 0), least=min(gpus, 1))
-            return cls(policy, Mix(weights, pods=int(document["pods"]), gpus=gpus, largest=largest))
+            return cls(policy, Mix(weights, pods=int(document["pods"]), gpus=gpus, largest=largest), kind)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error
@@ -85,7 +97,9 @@ def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
 
 
 def _like(default: Any, value: Any) -> Any:
-    """Convert a constraint's value to the type of its default: an integer, a string, or a tuple of either."""
+    """Convert a constraint's value to the type of its default: an integer, a word, a string, or a tuple of these."""
+    if isinstance(default, enum.Enum):
+        return type(default)(value)
     if isinstance(default, tuple):
         if default and len(value) != len(default):
             raise ValueError(f"{value!r} in place of {len(default)} numbers")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 
 
 class Cause(enum.StrEnum):
@@ -43,6 +44,12 @@ class Refusal:
     reason: str  # the sentence
     rejected: tuple[Rejected, ...] = ()
     cause: Cause | None = None  # set if no filter is the reason
+    lasts: bool = False  # whether waiting cannot change it
+
+    @property
+    def shortfall(self) -> float:
+        """The distance of the nearest miss from fitting; infinite without one."""
+        return min((rejected.shortfall for rejected in self.rejected), default=math.inf)
 
     @property
     def word(self) -> str:

@@ -16,6 +16,8 @@ from gpushare.gpunode import Gpu
 from gpushare.policies import POLICIES
 
 AUTO: Final = "auto"  # gpushare chooses the isolation
+# What may be the cluster's default, the default first: kinds of isolation with a memory limit.
+DEFAULT_ISOLATIONS: Final = (str(Isolation.ARBITER), str(Isolation.MPS), AUTO)
 
 _LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
@@ -124,7 +126,7 @@ def _parsed(
     constraints = {
         row.field: _get(values, key, row.read, getattr(NO_CONSTRAINTS, row.field)) for key, row in CONSTRAINTS.items()
     }
-    return Request(
+    request = Request(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(**constraints),
         policy=_get(values, contract.POLICY, _one_of(tuple(POLICIES)), ""),
@@ -134,6 +136,26 @@ def _parsed(
         latency=_get(values, contract.LATENCY, _truth, False),
         no_evict=_get(values, contract.NO_EVICT, _truth, False),
     )
+    _reject_contradictions(request)
+    return request
+
+
+def _reject_contradictions(request: Request) -> None:
+    """Reject an isolation that cannot give what else the pod asks for."""
+    if request.isolation not in {Isolation.MPS, Isolation.MIG}:
+        return
+    said = ""
+    if request.isolation == Isolation.MPS and request.latency:
+        said = (
+            f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
+        )
+    elif any(demand.gpus > 1 for demand in request.demands):
+        part = "one MPS daemon" if request.isolation == Isolation.MPS else "one MIG device"
+        said = (
+            f'cannot be combined with {contract.GPUS}, as a process can use {part}: write "arbiter", or ask for 1 GPU'
+        )
+    if said:
+        raise errors.RequestError(contract.ISOLATION, request.isolation, said)
 
 
 def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> None:
@@ -356,7 +378,7 @@ CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
     contract.AFFINITY: ConstraintRow("affinity", _label),
     contract.ANTI_AFFINITY: ConstraintRow("anti_affinity", _label),
     contract.EXCLUSION: ConstraintRow("exclusion", _label),
-    contract.ISOLATION: ConstraintRow("isolation", _isolation),
+    contract.ISOLATION: ConstraintRow("isolation", _isolation, of_model=True),
 }
 NO_CONSTRAINTS = Constraints()
 

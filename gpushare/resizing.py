@@ -16,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger, pod, quantity
-from gpushare.allocation import Allocation, GivenShare
+from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
 
@@ -47,7 +47,8 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     """Return the allocation's shares with the amounts that `request` asks for on their GPUs.
 
     Steps come from the request, too, because a release that does not know them may have dropped them.
-    Raises LedgerError if the request has other containers, or another number of GPUs, than the allocation.
+    Raises LedgerError if the request has other containers, or another number of GPUs, than the allocation, or another
+    limit for a running MPS client.
     """
     held: collections.Counter[tuple[str, ...]] = collections.Counter()
     for share in entry.shares:
@@ -68,6 +69,12 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
         demand = demands[share.containers]
         memory_bytes = demand.share.memory.on_all(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
         amounts = demand.share.request_percent, demand.share.limit_percent, memory_bytes
+        if entry.labels.isolation is Isolation.MPS and demand.share.limit_percent != share.limit_percent:
+            held_limit = quantity.format_compute(share.limit_percent)
+            raise errors.LedgerError(
+                f"its limit is {held_limit}, and the limit of an MPS client cannot change while it runs: set "
+                f"{contract.LIMIT} to {held_limit}, or delete and recreate the pod"
+            )
         shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps))
     return tuple(shares)
 

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from gpushare import caps, contract, ledger, pod
-from gpushare.allocation import Allocation, PodRef
+from gpushare import caps, contract, isolation, ledger, pod
+from gpushare.allocation import Allocation, Isolation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import filters
 from gpushare.pod import PodJson
@@ -110,7 +110,7 @@ class Admission:
             hostname = self.store.chooser.hostname(node.name)
             wanted = mutation.as_asked(view, request, pinned_to=hostname)
             if self._still_fits(wanted, request, node, entry):
-                kept = mutation.Placed(entry.id, node.name, hostname, entry.shares)
+                kept = mutation.Placed(entry.id, node.name, hostname, entry.shares, entry.labels.isolation)
                 return _answer(manifest, wanted, request, kept, (), outcome="kept")
             await self.reservation.release(node.name, entry.id)
         held_back = pod_manifest.gate_reason(wanted, request) or self.store.premature(holder.namespace, wanted, request)
@@ -122,7 +122,8 @@ class Admission:
 
     def _still_fits(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
         """Whether a pod that another webhook has changed can keep its reservation and run on its node."""
-        if pod_manifest.gate_reason(wanted, request) or not matches_request(entry, request, node):
+        kinds = self.store.chooser.kinds(request)
+        if pod_manifest.gate_reason(wanted, request) or not matches_request(entry, request, node, kinds):
             return False
         self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
         return self.store.chooser.node_filter(wanted)(node.name) is None
@@ -176,10 +177,10 @@ def is_own_reservation(entry: Allocation, holder: PodRef) -> bool:
     return entry.reserved_until is not None and entry.pod == holder
 
 
-def matches_request(entry: Allocation, request: Request, node: GpuNode) -> bool:
-    """Whether the reservation is exactly what the pod requests now, on GPUs that fit."""
-    constraints, gpus = request.constraints, node.gpu_by_uuid()
-    if entry.labels != constraints.labels or entry.latency != request.latency:
+def matches_request(entry: Allocation, request: Request, node: GpuNode, kinds: Collection[Isolation]) -> bool:
+    """Whether the reservation is exactly what the pod requests now, on GPUs that fit. kinds: that it may get."""
+    constraints, gpus = isolation.resolved(request, entry.labels.isolation).constraints, node.gpu_by_uuid()
+    if entry.labels.isolation not in kinds or entry.labels != constraints.labels or entry.latency != request.latency:
         return False
     if {share.containers for share in entry.shares} != {demand.containers for demand in request.demands}:
         return False

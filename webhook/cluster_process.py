@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, gpu_capacity
 from gpushare.cluster import api_client, election, events
 from gpushare.daemon import lifecycle, probes
 from webhook import server
@@ -45,7 +45,14 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
 
         seconds = float(settings.reservation_seconds)
         policy, conflicted = settings.policy, metrics.conflicted
-        store = ApiStore(api, metrics, on_refused=unwritable, policy=policy, lifetime_seconds=seconds)
+        store = ApiStore(
+            api,
+            metrics,
+            on_refused=unwritable,
+            policy=policy,
+            isolation=settings.default_isolation,
+            lifetime_seconds=seconds,
+        )
         reservation = Reservation(store, policy=policy, lifetime_seconds=seconds, on_conflict=conflicted)
         admission = Admission(store, reservation, metrics)
         tls = Tls(settings.certificate_directory, settings.client_ca_file)
@@ -151,7 +158,12 @@ def _start_placer(
         resizer=resizer,
         evictor=Evictor(api, recorder, metrics, after_seconds=settings.stuck_seconds),
     )
-    figures = ClusterFigures(leads=lambda: leadership.is_leader, nodes=store.stored, mix=lambda: store.chooser.mix)
+    figures = ClusterFigures(
+        leads=lambda: leadership.is_leader,
+        nodes=store.stored,
+        mix=lambda: store.chooser.mix,
+        kinds=gpu_capacity.default_kinds(settings.default_isolation),
+    )
     metrics.registry.register(figures)
     daemon.start("figures", figures.run())
     daemon.start("placer", placer.run())

@@ -22,6 +22,7 @@ from typing import Any
 import jsonpatch
 
 from gpushare import codec, contract, errors, ledger, pod, resizing
+from gpushare import isolation as isolations
 from gpushare.allocation import PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster import object_store as objects
@@ -134,7 +135,9 @@ class MemoryCluster:
             "apiVersion": "v1",
             "kind": "ConfigMap",
             "metadata": {"name": contract.PLACEMENT_CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE},
-            "data": PlacementProfile(self._reservation.policy, self._store.chooser.mix).data(),
+            "data": PlacementProfile(
+                self._reservation.policy, self._store.chooser.mix, self._store.chooser.isolation
+            ).data(),
         }
         items = [*self._store.documents(), *self._pods.values(), profile]
         state = {"apiVersion": "v1", "kind": "List", "items": items}
@@ -211,7 +214,7 @@ class MemoryCluster:
         self._store.pod_changed(name, manifest)
 
 
-def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
+def read(path: Path, *, isolation: str = isolations.DEFAULT) -> tuple[MemoryStore, list[dict[str, Any]]]:
     """Read GPUNodes, Nodes, storage, pods and the profile from a YAML or JSON file. Raises UnreadableError."""
     try:
         documents = list(read_yaml(path.read_text(encoding="utf-8")))
@@ -234,8 +237,8 @@ def read(path: Path) -> tuple[MemoryStore, list[dict[str, Any]]]:
         storage = [item for kind in volumes.KINDS for item in kinds[kind]]
         named = [item for item in kinds["ConfigMap"] if pod.namespaced_name(item)[1] == contract.PLACEMENT_CONFIG_MAP]
         profile = PlacementProfile.read(named[0].get("data") or {}) if named else None
-        pods = kinds["Pod"]
-        return MemoryStore(kinds[contract.GPUNODE_KIND], kinds["Node"], pods, storage, profile=profile), pods
+        gpunodes, nodes, pods = kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"]
+        return MemoryStore(gpunodes, nodes, pods, storage, profile=profile, isolation=isolation), pods
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
 
@@ -263,7 +266,7 @@ def _stored(manifest: dict[str, Any], request: review.AdmissionRequest) -> dict[
 
 async def run(settings: WebhookSettings, source: Path, daemon: lifecycle.Daemon) -> None:
     metrics = Metrics()
-    store, pods = read(source)
+    store, pods = read(source, isolation=settings.default_isolation)
     reservation = Reservation(store, policy=settings.policy, on_conflict=metrics.conflicted)
     cluster = MemoryCluster(
         store,

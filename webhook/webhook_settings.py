@@ -12,6 +12,7 @@ from urllib import parse as urls
 import gpushare
 from gpushare import contract, policies
 from gpushare.daemon import lifecycle
+from gpushare.request import DEFAULT_ISOLATIONS
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
@@ -46,6 +47,7 @@ class WebhookSettings:
     namespace: str = contract.SYSTEM_NAMESPACE
     instance: str = "gpushare-webhook"
     policy: str = policies.DEFAULT
+    default_isolation: str = DEFAULT_ISOLATIONS[0]
     reservation_seconds: int = 60  # as long as the API server may take to store an admitted pod
     patience_seconds: int = 300  # how long a pod that needs more room may be overtaken
     stuck_seconds: int = 60  # how long the scheduler may try to bind a placed pod
@@ -113,6 +115,9 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     if settings.policy not in policies.POLICIES:
         known = ", ".join(policies.POLICIES)
         raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
+    if settings.default_isolation not in DEFAULT_ISOLATIONS:
+        known = ", ".join(DEFAULT_ISOLATIONS)
+        raise UsageError(f'--default-isolation "{settings.default_isolation}" is not possible: write one of {known}')
     if settings.log_level not in lifecycle.LOG_LEVELS:
         raise UsageError(
             f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
@@ -166,6 +171,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--namespace", help=system)
     add("--instance", help="the name of this replica, in the Lease and in Events (default: the pod's name)")
     add("--policy", help=f"placement policy for pods that name none: {', '.join(policies.POLICIES)}")
+    named = f"isolation of pods that name none: {', '.join(DEFAULT_ISOLATIONS)} (default: {DEFAULT_ISOLATIONS[0]})"
+    add("--default-isolation", help=named)
     stored = "how long a share waits for its pod to be stored; at least the API server's --request-timeout"
     add("--reservation-seconds", help=f"{stored} (default: 60)")
     add("--patience-seconds", help="how long a pod that needs more room may be overtaken (default: 300)")

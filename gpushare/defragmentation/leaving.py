@@ -12,7 +12,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import Final
 
-from gpushare import errors, ledger, pod, resizing
+from gpushare import errors, isolation, ledger, pod, resizing
 from gpushare.allocation import Allocation, PodRef
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
@@ -200,6 +200,7 @@ def departures(
     movers: the pods with a share that may leave it; CPU-only pods other than `busy` may, too.
     """
     (request, host), view, room = shape, movable.world.views[node], movable.world.room(node)
+    request = isolation.variants(request, movable.world.profile.isolation)[-1]
     count = request.demands[0].gpus
     by_gpu = [(gpu.uuid, ways) for gpu, used in view.gpus() if (ways := _ways(gpu, used, request, movers, most, cost))]
     by_gpu.sort(key=lambda candidate: (len(candidate[1][0]), cost(candidate[1][0])))

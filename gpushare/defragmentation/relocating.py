@@ -14,7 +14,7 @@ import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
-from gpushare import pod
+from gpushare import isolation, pod
 from gpushare.defragmentation import evicting, leaving
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Departure, Movable, Mover, Shape
@@ -180,7 +180,9 @@ class Chains:
                 yield Chain((_alone(mover),), gain)
 
     def _number(self, shape: Shape) -> int:
-        return self._shapes.setdefault(shape, len(self._shapes))
+        request, host = shape
+        tried_last = isolation.variants(request, self._world.profile.isolation)[-1]
+        return self._shapes.setdefault((tried_last, host), len(self._shapes))
 
 
 def _alone(mover: Mover) -> Departure:
@@ -296,7 +298,8 @@ class _Planner:
                 continue
             shape = self._shapes[name]
             if shape not in fits:
-                fits[shape] = self._world.engine.lowest(shape[0], host=shape[1]) < math.inf
+                variants = isolation.variants(shape[0], self._world.profile.isolation)
+                fits[shape] = any(self._world.engine.lowest(each, host=shape[1]) < math.inf for each in variants)
             if fits[shape] and (where := self.simulator.admit(asked)):
                 fits.clear()
                 admitted[name] = where

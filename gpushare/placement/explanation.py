@@ -53,7 +53,7 @@ def count(
         said += f"; no node has more than {_plural(max_per_node, 'GPU')}; {NEVER}"
     elif {name for name, count in counts.items() if count} <= lasting:
         said += f"; {NEVER}"
-    return Refusal(said, tuple(rejected))
+    return Refusal(said, tuple(rejected), lasts=said.endswith(NEVER))
 
 
 def _asked(demands: Sequence[Demand]) -> str:

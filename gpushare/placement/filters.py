@@ -18,10 +18,12 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 from gpushare import ledger, quantity
-from gpushare.allocation import Share
+from gpushare.allocation import Isolation, Share
 from gpushare.gpunode import Gpu, Mode
+from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
 from gpushare.request import Constraints
 
+CROWD: Final = MAX_MPS_CLIENTS  # pods on one GPU
 _MAX_NAMESPACES = 2  # more are only counted in a message
 
 # (detail, shortfall 0..), or None if the GPU fits.
@@ -47,7 +49,8 @@ class Sees(enum.Enum):
 
     # the GPU's properties, except index, PCI bus ID and health reason; its UUID only if the pod names it
     GPU = enum.auto()
-    LABELS = enum.auto()  # the labels of the pods on it, compared with the pod's own
+    # the labels of the pods on it, compared with the pod's own; and whether they are `CROWD` or more
+    LABELS = enum.auto()
     AMOUNT = enum.auto()  # a free amount, which must be at least the requested one
 
 
@@ -192,7 +195,9 @@ def _isolation(ask: FilterInput) -> Verdict:
     wanted, there = ask.constraints.isolation, ask.gpu.isolations
     if wanted in there:
         return None
-    return f"takes no shares with isolation {wanted}, only {' or '.join(there) or 'none at all'}", 9.0
+    if not there:
+        return "takes no shares of any isolation", 9.0
+    return f"takes no shares with isolation {wanted}, only with {' or '.join(there)}", 9.0
 
 
 def _other_isolation(ask: FilterInput) -> Verdict:
@@ -201,6 +206,13 @@ def _other_isolation(ask: FilterInput) -> Verdict:
             theirs = holder.labels.isolation
             return f"is shared by {holder.pod}, which has isolation {theirs}, not {ask.constraints.isolation}", 5.0
     return None
+
+
+def _clients(ask: FilterInput) -> Verdict:
+    count = len(ask.used.holders)
+    if ask.constraints.isolation is not Isolation.MPS or count < MAX_MPS_CLIENTS:
+        return None
+    return f"is shared by {count} pods, and an MPS daemon takes at most {MAX_MPS_CLIENTS} clients", 5.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:
@@ -274,6 +286,7 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
     "other-isolation": GpuFilter(_other_isolation, "used by pods with another isolation", Sees.LABELS),
+    "clients": GpuFilter(_clients, "with as many pods as an MPS daemon takes", Sees.LABELS),
     "exclusion": GpuFilter(_exclusion, "used by pods with another exclusion label", Sees.LABELS),
     "anti-affinity": GpuFilter(_anti_affinity, "used by pods with the same anti-affinity label", Sees.LABELS),
     "affinity": GpuFilter(_affinity, "used by pods without the affinity label", Sees.LABELS),

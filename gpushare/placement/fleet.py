@@ -109,7 +109,7 @@ class Fleet:
         chosen = node_by_node.choose(view, request, policy=policy, price=price, rejected=rejected)
         if chosen is None:
             raise AssertionError(f"{view.node.name} was chosen and cannot take the pod: {rejected[0]}")
-        return Placement(view.node.name, chosen[1])
+        return Placement(view.node.name, chosen[1], request.constraints.isolation)
 
     def prices(self) -> Prices:
         """Return the current prices, for `values`."""

@@ -1,4 +1,4 @@
-"""GPU label sets: a small number for each distinct set of pod labels on a GPU, for the affinity rules.
+"""GPU label sets: a small number for each distinct set of pod labels on a GPU, for the rules about other pods.
 
 Most GPUs have one of a few sets (no pod; pods without labels), so a rule is evaluated per set, not per GPU. Rules
 compare labels with the pod's own, so sets with none of the pod's labels are equal if they use the same keys; therefore
@@ -24,7 +24,7 @@ NOBODY: Final = 0
 PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
-_Set = frozenset[Labels]
+_Set = frozenset[Labels | None]  # None: there are as many pods as `filters.CROWD`, or more
 _MAX_CACHED: Final = 256
 _OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
@@ -45,9 +45,10 @@ class GpuLabelSets:
 
     def acquire(self, holders: Iterable[Allocation]) -> int:
         """Add a reference to the set of these pods' labels; return its number."""
-        labels = frozenset(holder.labels for holder in holders)
-        if not labels:
+        every = [holder.labels for holder in holders]
+        if not every:
             return NOBODY
+        labels: _Set = frozenset(every if len(every) < filters.CROWD else (*every, None))
         number = self._numbers.get(labels)
         if number is None:
             number = self._add(labels)
@@ -64,7 +65,7 @@ class GpuLabelSets:
 
     def are_exclusive(self) -> npt.NDArray[np.bool_]:
         """Return, by number, whether the set has an exclusion label."""
-        return np.array([any(pod.exclusion for pod in labels) for labels in self._like_ids])[self._likes]
+        return np.array([any(pod.exclusion for pod in labels if pod) for labels in self._like_ids])[self._likes]
 
     def shortfalls(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
         """Return rule → shortfall by number, or PASSES; without rules that every set passes."""
@@ -113,10 +114,12 @@ class GpuLabelSets:
 
 
 def _values(labels: _Set) -> set[str]:
-    return {value for pod in labels for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
+    return {value for pod in labels if pod for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
 
 
-def _like(labels: Labels) -> Labels:
+def _like(labels: Labels | None) -> Labels | None:
+    if labels is None:
+        return None
     affinity, anti_affinity, exclusion = (
         _OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)
     )
@@ -124,6 +127,8 @@ def _like(labels: Labels) -> Labels:
 
 
 def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:
-    holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels)
+    holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels if pod)
+    if None in labels:
+        holders *= filters.CROWD
     verdict = check(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
     return PASSES if verdict is None else verdict[1]

@@ -225,7 +225,7 @@ class Grid:
         facts = FACTS(gpu)
         known = self._fact_ids.get(facts)
         if known is None:
-            kind = Gpu("", 0, gpu.model, gpu.memory_bytes, gpu.compute_capability)
+            kind = Gpu("", 0, gpu.model, gpu.memory_bytes, gpu.compute_capability, isolations=gpu.isolations)
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)

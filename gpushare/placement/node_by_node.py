@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import gpu_capacity, ledger, policies
-from gpushare.allocation import Allocation, GivenShare, PodRef, Steps
+from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef, Steps
 from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.placement import explanation, filters, request_key, topology
@@ -24,10 +24,11 @@ from gpushare.request import Constraints, Demand, Request
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Placement:
-    """A node and, for each demand of the request in order, its GPUs."""
+    """A node, for each demand of the request in order its GPUs, and the kind of isolation there."""
 
     node: str
     shares: tuple[GivenShare, ...]
+    isolation: Isolation = Isolation.ARBITER
 
     def allocation(
         self, request: Request, *, allocation_id: str, pod: PodRef, reserved_until: float | None
@@ -38,7 +39,7 @@ class Placement:
             pod=pod,
             shares=self.shares,
             reserved_until=reserved_until,
-            labels=request.constraints.labels,
+            labels=dataclasses.replace(request.constraints, isolation=self.isolation).labels,
             latency=request.latency,
         )
 
@@ -86,7 +87,8 @@ def place(
             continue
         choice = choose(view, request, policy=policy, price=price, rejected=rejected)
         if choice is not None and (best is None or (choice[0], view.node.name) < best[:2]):
-            best = (choice[0], view.node.name, Placement(view.node.name, choice[1]))
+            chosen = Placement(view.node.name, choice[1], request.constraints.isolation)
+            best = (choice[0], view.node.name, chosen)
     if best is not None:
         return best[2]
     return explanation.refuse(request, rejected, gpus=gpus, nodes=nodes, max_per_node=max_per_node)

@@ -54,7 +54,7 @@ def refuse(
     missed: for each part the nodes, fit or not, that have no room for it, if known already.
     """
     reasons = _Reasons()
-    slots = _fit_nodes(shape, needs[:1], grid, unfit, fits, reasons)
+    slots, others = _fit_nodes(shape, grid, unfit, fits)
     shares = [demand.share for demand in in_order(request)]
     if len(needs) == 1:
         everywhere = len(slots) == grid.width
@@ -70,6 +70,8 @@ def refuse(
             _rejected_by(
                 part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, reasons
             )
+    if len(others):
+        _add_unfit_nodes(others, shape, needs[:1], grid, unfit, reasons)
     reasons.nearest.sort(key=lambda entry: entry[0])
     of_nodes = (grid.now().kind != ABSENT).sum(0)
     rejected = tuple(entry for _, entry in reasons.nearest)
@@ -78,36 +80,40 @@ def refuse(
 
 
 def _fit_nodes(
+    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool]
+) -> tuple[Ints, Ints]:
+    """Return the slots of nodes that can take the pod, and those of the others."""
+    has_room = eligibility.host_fits(shape, grid.now())
+    if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
+        return np.flatnonzero(has_room), np.zeros(0, np.int64)
+    is_fit, names = np.zeros(grid.width, np.bool_), grid.names
+    is_fit[[slot for slot in np.flatnonzero(has_room).tolist() if fits(names[slot])]] = True
+    return np.flatnonzero(is_fit), np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
+
+
+def _add_unfit_nodes(
+    others: Ints,
     shape: RequestKey,
     first: Sequence[Needs],
     grid: Grid,
     unfit: Callable[[str], str | None],
-    fits: Callable[[str], bool],
     reasons: _Reasons,
-) -> Ints:
-    """Return the slots of nodes that can take the pod; get the reason only from the nearest of the others."""
-    has_room = eligibility.host_fits(shape, grid.now())
-    if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
-        return np.flatnonzero(has_room)
-    is_fit, names = np.zeros(grid.width, np.bool_), grid.names
-    is_fit[[slot for slot in np.flatnonzero(has_room).tolist() if fits(names[slot])]] = True
+) -> None:
+    """Add how many nodes cannot take the pod, and the reason of the nearest of them only."""
     ranks = grid.ranks()
-    others = np.flatnonzero(~is_fit & (ranks < len(grid.slots)))
-    if len(others):
-        reasons.counts[explanation.NODE_RULE] += len(others)
-        if is_fit.any():  # then a GPU of those is a nearer miss
-            others = others[[ranks[others].argmin()]]
-        columns = grid.columns.at(others)
-        fitting, needed = np.zeros(len(others), np.int64), 0
-        for part in first:
-            fitting = eligibility.will_do(part, shape.constraints, grid, columns, others).sum(0)
-            needed = part.gpus
-        nearest = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))[0]
-        slot, name = int(others[nearest]), grid.names[others[nearest]]
-        reason = unfit(name) or _host(shape, grid, slot)
-        entry = explanation.unfit(name, reason, fitting=int(fitting[nearest]), needed=needed)
-        reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
-    return np.flatnonzero(is_fit)
+    reasons.counts[explanation.NODE_RULE] += len(others)
+    if any(far[0] < explanation.NODE_SHORTFALL for far, _ in reasons.nearest):
+        others = others[[ranks[others].argmin()]]  # a GPU of another node is a nearer miss
+    columns = grid.columns.at(others)
+    fitting, needed = np.zeros(len(others), np.int64), 0
+    for part in first:
+        fitting = eligibility.will_do(part, shape.constraints, grid, columns, others).sum(0)
+        needed = part.gpus
+    nearest = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))[0]
+    slot, name = int(others[nearest]), grid.names[others[nearest]]
+    reason = unfit(name) or _host(shape, grid, slot)
+    entry = explanation.unfit(name, reason, fitting=int(fitting[nearest]), needed=needed)
+    reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
 
 
 def _host(shape: RequestKey, grid: Grid, slot: int) -> str:

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, errors, gpu_capacity, ledger, node, nodefilters, placement, pod
+from gpushare import contract, errors, gpu_capacity, isolation, ledger, node, nodefilters, placement, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation, PodRef, peak
 from gpushare.gpunode import GpuNode
@@ -91,7 +91,7 @@ class World:
         self.views: dict[str, NodeView] = {}
         self.bounds: Mapping[str, exclusive_gpus.ExclusiveBound | None] = {}  # on exclusive GPUs, by namespace
         self.engine = Fleet()
-        self._profile = profile or PlacementProfile()
+        self.profile = profile or PlacementProfile()
         self._manifests: dict[str, pod.PodJson] = {}
         self._knows_nodes = node_manifests is not None
         is_known = claims_are_all and storage is not None and volumes.CLAIM in storage
@@ -108,13 +108,13 @@ class World:
             self._occupy(manifest)
         for gpu_node in nodes:
             self.put(NodeView.from_node(gpu_node))
-        if self._profile.mix.weights:
-            self.engine.learn(self._profile.mix)
+        if self.profile.mix.weights:
+            self.engine.learn(self.profile.mix)
 
     @property
     def policy(self) -> str:
         """The policy for pods without one."""
-        return self._profile.policy
+        return self.profile.policy
 
     def put(self, view: NodeView) -> None:
         """Add or replace a node's view."""
@@ -155,12 +155,14 @@ class World:
         def attempt(request: Request) -> Answer:
             return self.engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
 
-        bound = self.bounds.get(pod.namespaced_name(manifest)[0])
-        return exclusive_gpus.place(request, bound, self.views.values(), attempt)
+        bound, views = self.bounds.get(pod.namespaced_name(manifest)[0]), self.views.values()
+        default = self.profile.isolation
+        return isolation.place(request, default, lambda each: exclusive_gpus.place(each, bound, views, attempt))
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""
-        return placement.place(self.views.values(), request, unfit=self.node_filter(manifest, request))
+        views, unfit, default = self.views.values(), self.node_filter(manifest, request), self.profile.isolation
+        return isolation.place(request, default, lambda each: placement.place(views, each, unfit=unfit))
 
     def node_filter(
         self, manifest: pod.PodJson, request: Request | None = None, *, ignores_host: bool = False
@@ -284,7 +286,7 @@ class World:
     def fragmentation(self) -> gpu_capacity.Fragmentation:
         """Return the fragmentation of the whole cluster, as `top` shows it."""
         gpus = (gpu for view in self.views.values() if view.node.name not in self._unavailable for gpu in view.gpus())
-        return gpu_capacity.fragmentation(gpus, self._profile.typical_of)
+        return gpu_capacity.fragmentation(gpus, self.profile.typical_of, self.profile.kinds)
 
     def _is_full(self, name: str, amounts: tuple[tuple[str, int], ...]) -> bool:
         return name in self.views and self.views[name].is_full(amounts)

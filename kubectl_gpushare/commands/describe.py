@@ -162,7 +162,8 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     node = name.rpartition("/")[0]
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
     profile = _with_node_objects(origin, chosen_source.with_profile(origin, Snapshot(())), node)
-    every = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, profile.node_objects), profile.typical_of)
+    absent = unavailable_nodes.find(nodes, profile.node_objects)
+    every = gpu_summary.summarize(nodes, absent, profile.typical_of, kinds=profile.kinds)
     gpus = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=gpus[0].node if name else "")
@@ -191,6 +192,8 @@ def _pods(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
             owner = pod.namespaced_name(manifest)
             snapshot = _with_events(origin, snapshot, "Pod", *owner, agents_of=snapshot.nodes)
         found = pod_page.find(manifest, snapshot.nodes, is_known=is_known)
+        if found.needs_default_isolation:
+            snapshot = chosen_source.with_profile(origin, snapshot)
         shown = (found, snapshot, missing)
         yield partial(pod_page.page, *shown, now=now), partial(pod_page.document, *shown)
 

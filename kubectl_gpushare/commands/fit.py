@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gpushare import contract, errors, policies
+from gpushare.allocation import Isolation
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source
@@ -21,6 +22,7 @@ _ASKED = {
     "gpus": (contract.GPUS, "N", "Number of GPUs on one node, each with this share"),
     "model": (contract.MODEL, "MODEL", "Accepted models, such as A100,H100"),
     "min_memory": (contract.MIN_MEMORY, "40Gi", "Minimum memory of the whole GPU"),
+    "isolation": (contract.ISOLATION, "KIND", f"{', '.join(Isolation)}, or auto"),
     "policy": (contract.POLICY, "NAME", ", ".join(policies.POLICIES)),
 }
 

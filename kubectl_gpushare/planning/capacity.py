@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from gpushare import pod, resource_quota
+from gpushare import isolation, pod, resource_quota
+from gpushare.allocation import Isolation
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Cause, Refusal
@@ -34,6 +36,15 @@ class PodBatch:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class GivenIsolation:
+    """How many of equal pods get this isolation, and why, as a clause."""
+
+    isolation: Isolation
+    pods: int
+    why: str
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class FitResult:
     """The places of the pods that fit, in order, and why the next one does not."""
 
@@ -41,6 +52,7 @@ class FitResult:
     gpus: tuple[str, ...]
     refusal: Refusal | None
     changes: tuple[Remedy, ...]  # with each of them the next pod would fit
+    isolations: tuple[GivenIsolation, ...] = ()
 
     @property
     def missing(self) -> int:
@@ -82,35 +94,41 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
 
 
 def _fit(world: World, batch: PodBatch, left: _Left, undone: list[Callable[[], None]]) -> FitResult:
-    gpus, refusal = _as_many(world, batch.asked, batch.count, left, undone)
+    placements, refusal = _as_many(world, batch.asked, batch.count, left, undone)
+    gpus = tuple(worlds.gpus(placed, world.views) for placed in placements)
+    counts, asked = collections.Counter(placed.isolation for placed in placements), batch.asked.request
+    given = (
+        GivenIsolation(kind, count, isolation.why(asked, world.profile.isolation, kind))
+        for kind, count in counts.items()
+    )
     changes: Sequence[Remedy] = ()
     if refusal is not None and refusal.cause is not Cause.QUOTA:  # rejected by a quota, however much is free
         whole = world.refuse(batch.asked.manifest, batch.asked.request)
         changes = remedies.all_of(world, batch.asked, whole.rejected) if isinstance(whole, Refusal) else ()
-    return FitResult(batch, gpus, refusal, tuple(changes))
+    return FitResult(batch, gpus, refusal, tuple(changes), tuple(given))
 
 
 def _as_many(
     world: World, asked: RequestingPod, count: int, left: _Left, undone: list[Callable[[], None]]
-) -> tuple[tuple[str, ...], Refusal | None]:
-    gpus: list[str] = []
+) -> tuple[tuple[Placement, ...], Refusal | None]:
+    placements: list[Placement] = []
     amounts = resource_quota.asked(asked.manifest, asked.request)
     uncounted = resource_quota.uncounted(left.get(asked.namespace, ()), asked.manifest, asked.request)
     if uncounted is not None:
         return (), Refusal(uncounted, cause=Cause.QUOTA)
-    while len(gpus) < count:
+    while len(placements) < count:
         quotas = left.get(asked.namespace, ())
         lacks = next(filter(None, (quota.lacks(amounts) for quota in quotas)), None)
         if lacks is not None:
-            return tuple(gpus), Refusal(lacks, cause=Cause.QUOTA)
+            return tuple(placements), Refusal(lacks, cause=Cause.QUOTA)
         copy = _copy(asked.manifest, len(undone))
         outcome = world.place(copy, asked.request)
         if not isinstance(outcome, Placement):
-            return tuple(gpus), outcome
-        gpus.append(worlds.gpus(outcome, world.views))
+            return tuple(placements), outcome
+        placements.append(outcome)
         undone.append(world.assign(copy, asked.request, outcome))
         left[asked.namespace] = tuple(quota.after(amounts) for quota in quotas)
-    return tuple(gpus), None
+    return tuple(placements), None
 
 
 def _copy(manifest: pod.PodJson, number: int) -> pod.PodJson:

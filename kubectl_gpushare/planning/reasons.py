@@ -6,7 +6,7 @@ import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gpushare import contract, errors, ledger, pod
+from gpushare import contract, errors, isolation, ledger, pod
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import GpuNode
@@ -36,6 +36,7 @@ class Reasons:
     ruled_out: Mapping[str, int]  # rule -> GPUs
     held_back: tuple[str, ...]  # why it waits regardless of free capacity
     free_before: float  # stranded GPUs of the cluster without the pod
+    isolations: tuple[isolation.TriedKind, ...]  # that placement tries, in this order, and why
 
 
 def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
@@ -44,7 +45,9 @@ def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowanc
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     answer = world.place(asked.manifest, asked.request)
-    fits, ruled_out = counts(world, asked)
+    tried_kinds = isolation.choices(asked.request, world.profile.isolation)
+    kind = answer.isolation if isinstance(answer, Placement) else tried_kinds[0].isolation
+    fits, ruled_out = counts(world, RequestingPod(asked.manifest, isolation.resolved(asked.request, kind)))
     refusal = None
     tried: Sequence[Remedy] = ()
     choices: Sequence[Choice] = ()
@@ -64,6 +67,7 @@ def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowanc
         ruled_out=ruled_out,
         held_back=tuple(_held_back(asked)),
         free_before=world.fragmentation().stranded_gpus,
+        isolations=tried_kinds,
     )
 
 

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushare import pod, policies
+from gpushare import gpu_capacity, pod, policies
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.policies import TypicalOf
@@ -33,6 +33,11 @@ class Snapshot:
     @property
     def typical_of(self) -> TypicalOf:
         return policies.default_mix if self.profile is None else self.profile.typical_of
+
+    @property
+    def kinds(self) -> gpu_capacity.Kinds:
+        """The kinds of isolation that pods which name none may get."""
+        return gpu_capacity.ARBITER if self.profile is None else self.profile.kinds
 
     def world(self, *, claims_are_all: bool = False) -> World:
         from gpushare.whatif.world import World

@@ -15,6 +15,7 @@ from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.views import gpu_summary
 
+ISOLATION = Column("ISOLATION", leave_out=7)  # shown only if some GPU or share has another than `arbiter`
 USED_COLUMNS = (Column("USED", leave_out=2), Column("BUSY", leave_out=1))
 
 _ONCE = functools.lru_cache(maxsize=4096)  # among thousands of GPUs many cells are equal

@@ -10,6 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpushare import contract, errors
+from gpushare.allocation import Isolation
 from gpushare.config import config_choice, config_file, node_settings
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Config
@@ -53,7 +54,7 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
     wanted = after.partition.wanted if after.partition is not None else None
     unsure = wanted and gpu.mode is after.mode and not gpu.mig_profiles
     if after.mode is gpu.mode and not unsure and wanted in (None, _counted(gpu.mig_profiles)):
-        return f"stays {after}"
+        return f"stays {after}{_changed_isolations(gpu, after)}"
     users = [
         f"{entry.pod.namespace}/{entry.pod.name}"
         for entry in node.allocations
@@ -63,6 +64,15 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
     devices = " + ".join(f"{count} × {name}" for name, count in _counted(gpu.mig_profiles))
     before = f"{gpu.mode}, {devices}" if devices else str(gpu.mode)
     return f"{before} → {after}{waits}" + (", if that is not so already" if unsure else "")
+
+
+def _changed_isolations(gpu: Gpu, after: Assignment) -> str:
+    """Return a clause about the isolations that new shares may have, if they differ from what the GPU offers now."""
+    allowed = after.isolations or (Isolation.ARBITER,)
+    if after.mode is not Mode.FRACTIONAL or {*allowed} == {*gpu.isolations}:
+        return ""
+    offers = " or ".join(gpu.isolations) or "none"
+    return f", with isolation {' or '.join(allowed)} as far as the GPU can, now {offers}"
 
 
 def _counted(profiles: Iterable[str]) -> tuple[tuple[str, int], ...]:

@@ -6,6 +6,7 @@ import collections
 from collections.abc import Iterator, Sequence
 
 from gpushare import quantity
+from gpushare.allocation import Isolation
 from gpushare.refusal import Cause
 from kubectl_gpushare.output.values import Document, Field, Page, field, section
 from kubectl_gpushare.planning import remedies
@@ -28,6 +29,8 @@ def page(answer: CapacityAnswer, notes: Sequence[str]) -> Page:
     )
     memory = quantity.format_bytes(after.largest_memory_bytes)
     largest = f"{quantity.format_compute(after.largest_percent)} with {memory}"
+    if any(given.isolation is not Isolation.ARBITER for fit in answer.fits for given in fit.isolations):
+        largest += " for a pod that names no isolation"
     more = "" if answer.more is None else f"{answer.more} more like the last; then {answer.no_more}"
     if answer.more is not None and answer.more >= MAX:
         more = f"at least {MAX} more like the last"
@@ -50,6 +53,8 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> Document:
                 "asksFor": described.requested(fit.wanted.asked.manifest)[0],
                 "count": fit.wanted.count,
                 "gpus": list(fit.gpus),
+                "isolations": [{"isolation": given.isolation.value, "pods": given.pods, "why": given.why}
+                               for given in fit.isolations],
                 "missing": fit.missing,
                 "reason": str(fit.refusal or ""),
                 "changes": [{"kind": change.kind, "change": change.sentence, "gpus": change.gpus}
@@ -68,6 +73,10 @@ def document(answer: CapacityAnswer, notes: Sequence[str]) -> Document:
 def _fields(fit: FitResult) -> Iterator[Field]:
     yield from field("Name", fit.wanted.name)
     yield from field("Asks For", *described.requested(fit.wanted.asked.manifest)[0])
+    if described.is_isolation_notable(fit.wanted.asked.request, *(given.isolation for given in fit.isolations)):
+        several = len(fit.isolations) > 1
+        kinds = (f"{given.isolation}{f' for {given.pods}' * several}: {given.why}" for given in fit.isolations)
+        yield from field("Isolation", *kinds)
     if not fit.missing:
         yield from field("Fits", f"yes, on {_places(fit.gpus)}", style="good")
         return

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from gpushare import codec, quantity
-from gpushare.gpunode import Condition, GpuNode
+from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
     NONE,
@@ -35,11 +35,15 @@ _CONDITION_COLUMNS = (
 )
 
 
+_MEMORY = {
+    MemoryEnforcement.LIBRARY: "refused by the library in each process",
+    MemoryEnforcement.DRIVER: "refused by the driver, and by the library in each process",
+}
 _DEVICES = (Column("Pod", least=14, wrap=True), Column("Container", least=10, wrap=True), Column("Devices"))
 
 
 def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
-    row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
+    row = node_table.of_node(described, snapshot)
     order = tenants.letters(row.gpus)
     shares = tenants.table(row.gpus, order, tenants.Pods.from_snapshot(snapshot), now=now)
     models = node_table.counted(gpu.gpu.model for gpu in row.gpus if not gpu.gone)
@@ -82,6 +86,8 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
         *field("Model", device.model),
         *field("Memory", quantity.format_bytes(device.memory_bytes)),
         *field("Mode", device.mode.value),
+        *field("Isolations", _isolations(gpu)),
+        *field("Memory Limits", _MEMORY[device.memory_enforcement] if gpu.shared else ""),
         *field("MIG Devices", ", ".join(device.mig_profiles)),
         *field("Compute Capability", cell_figures.capability(device)),
         *field("PCI", device.pci_bus_id),
@@ -98,7 +104,7 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
 
 
 def node_document(described: GpuNode, snapshot: Snapshot) -> values.Document:
-    row = node_table.build([described], node_objects=snapshot.node_objects, typical_of=snapshot.typical_of)[0]
+    row = node_table.of_node(described, snapshot)
     index = tenants.Pods.from_snapshot(snapshot)
     return {
         **node_table.item(row),
@@ -168,6 +174,14 @@ def _allocated(total: gpu_summary.Sum) -> str:
     plural = "s" if total.total_percent > 100 else ""
     memory = f"{quantity.format_bytes(total.memory_bytes)} of {quantity.format_bytes(total.total_memory_bytes)}"
     return f"{compute}{plural} and {memory} of memory, to {total.pods} pod{'' if total.pods == 1 else 's'}"
+
+
+def _isolations(gpu: GpuSummary) -> str:
+    """Return what the GPU's shares may have, and what those on it keep others from."""
+    if not gpu.shared:
+        return ""
+    kinds = " or ".join(gpu.gpu.isolations) or "none: its configuration allows no shares"
+    return f"{kinds}; now only {gpu.isolation}, as its shares have" if gpu.isolation not in {"", kinds} else kinds
 
 
 def _free(gpu: GpuSummary) -> str:

@@ -41,6 +41,7 @@ class GpuSummary:
     measured: Used | None = None  # the use by its shares; None if unknown, or in another mode
     devices: tuple[GivenDevices, ...] | None = None  # that the kubelet gave to containers; None if unknown
     note: CordonNote = _NO_NOTE  # who cordoned it, when and why
+    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER  # of isolation that pods which name none may get
 
     @property
     def name(self) -> str:
@@ -57,7 +58,12 @@ class GpuSummary:
     @property
     def largest(self) -> tuple[int, int] | None:
         """The largest share a pod without labels could get now (per cent, bytes); None if it could get none."""
-        return None if self.gone or self.unavailable else gpu_capacity.largest(self.gpu, self.used)
+        return None if self.gone or self.unavailable else gpu_capacity.largest(self.gpu, self.used, self.kinds)
+
+    @property
+    def isolation(self) -> str:
+        """The isolation of the shares on it, joined by "," if they differ; empty without shares."""
+        return ",".join(ledger.isolations(self.used))
 
     @property
     def exclusion(self) -> str:
@@ -79,6 +85,8 @@ class GpuSummary:
             return f"takes nothing new until `kubectl gpushare uncordon gpu {self.name}`"
         if self.exclusion:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
+        if self.isolation and not gpu_capacity.is_open(self.gpu, self.used, self.kinds):
+            return f"takes only pods with isolation {self.isolation}, as those on it have"
         if not self.holds:
             return ""
         return f"freed capacity is reserved for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"
@@ -130,6 +138,7 @@ def summarize(
     unavailable_nodes: Mapping[str, UnavailableNode] = _NOWHERE,
     typical_of: TypicalOf = policies.default_mix,
     usage: Usage | None = None,
+    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
 ) -> list[GpuSummary]:
     """Return all GPUs of the nodes, by node name and index; missing GPUs come last on their node."""
     gpus: list[GpuSummary] = []
@@ -139,7 +148,7 @@ def summarize(
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
         unavailable = unavailable_nodes.get(node.name)
-        gpus += [_gpu(node, gpu, used[gpu.uuid], known_parts, unavailable, typical_of, medians) for gpu in there]
+        gpus += [_gpu(node, gpu, used[gpu.uuid], known_parts, unavailable, typical_of, kinds, medians) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}
             gpus += [
@@ -157,7 +166,7 @@ def summarize(
     ]
 
 
-# (free compute, free memory, memory, exclusion) of a GPU -> its parts: among thousands of GPUs many are equal
+# (free compute, free memory, memory, is open) of a GPU -> its parts: among thousands of GPUs many are equal
 _Parts = dict[tuple[int, int, int, bool], tuple[float, float]]
 
 
@@ -168,18 +177,21 @@ def _gpu(
     known: _Parts,
     unavailable: UnavailableNode | None,
     typical_of: TypicalOf,
+    kinds: gpu_capacity.Kinds,
     medians: Callable[[int], Typical],
 ) -> GpuSummary:
     free = (0, 0) if unavailable else gpu_capacity.free(gpu, used)
-    key = (*free, gpu.memory_bytes, bool(gpu_capacity.excludes(used)))
+    key = (*free, gpu.memory_bytes, gpu_capacity.is_open(gpu, used, kinds))
     if key not in known:
-        known[key] = gpu_capacity.stranded(gpu, used, typical_of) if any(free) else (0.0, 0.0)
+        known[key] = gpu_capacity.stranded(gpu, used, typical_of, kinds) if any(free) else (0.0, 0.0)
     why = why_not_yet(node, gpu) if gpu.pending_mode is not None else ""
     glue = " " if why.startswith("once") else ", " if why.startswith("which") else ": "
     waits = f"is to be {gpu.pending_mode}{glue}{why}" if why else ""
     size = medians(gpu.memory_bytes)
     note = node.cordon_notes.get(gpu.uuid, _NO_NOTE) if gpu.cordoned else _NO_NOTE
-    return GpuSummary(node.name, gpu, used, *_split(used), False, free, known[key], size, unavailable, waits, note=note)
+    return GpuSummary(
+        node.name, gpu, used, *_split(used), False, free, known[key], size, unavailable, waits, note=note, kinds=kinds
+    )
 
 
 def why_not_yet(node: GpuNode, gpu: Gpu) -> str:

@@ -7,7 +7,8 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpushare import policies
+from gpushare import gpu_capacity, policies
+from gpushare.allocation import Isolation
 from gpushare.gpunode import CordonNote, GpuNode, Mode
 from gpushare.node import NodeJson
 from gpushare.policies import TypicalOf
@@ -23,6 +24,7 @@ COLUMNS = (
     Column("NAME", least=14, middle=True),
     Column("MODEL", least=8, leave_out=5),
     Column("MODE", leave_out=9),
+    cell_figures.ISOLATION,
     Column("COMPUTE"),
     Column("MEMORY"),
     *cell_figures.USED_COLUMNS,
@@ -39,6 +41,7 @@ COLUMNS = (
     Column("REASON", wide=True, least=20),
 )
 
+_ARBITER = (Isolation.ARBITER,)
 _MAX_SICK = 5  # GPUs whose reason is printed below the table
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
@@ -55,10 +58,11 @@ def build(
     node_objects: Iterable[NodeJson] | None = None,
     typical_of: TypicalOf = policies.default_mix,
     usage: Usage | None = None,
+    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
 ) -> list[GpuSummary]:
     key, largest_first = SORT_KEYS[sort_by or "name"]
     nodes = list(nodes)
-    gpus = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, node_objects), typical_of, usage)
+    gpus = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, node_objects), typical_of, usage, kinds)
     return sorted(gpus, key=key, reverse=largest_first) if sort_by else gpus
 
 
@@ -69,7 +73,9 @@ def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
     count = f"{total.gpus}-{'GPU' if total.gpus == 1 else 'GPUs'}"
     totals = {"MODEL": count, **cell_figures.sum_cells(total, used)}
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
-    return Table(columns, rows, totals, gpu_summary.free_sentence(gpus, total), "GPUs")
+    whole = Table(columns, rows, totals, gpu_summary.free_sentence(gpus, total), "GPUs")
+    is_plain = all(gpu.isolation in {"", Isolation.ARBITER} and gpu.gpu.isolations == _ARBITER for gpu in gpus)
+    return cell_figures.without(whole, [cell_figures.ISOLATION]) if is_plain else whole
 
 
 def document(gpus: Sequence[GpuSummary]) -> Document:
@@ -80,7 +86,14 @@ def document(gpus: Sequence[GpuSummary]) -> Document:
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
     gpus = [
         gpu
-        for gpu in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
+        for gpu in build(
+            snapshot.nodes,
+            chosen.sort_by,
+            snapshot.node_objects,
+            snapshot.typical_of,
+            snapshot.usage,
+            snapshot.kinds,
+        )
         if (not names or gpu.node in names or gpu.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in gpu.used.holders))
     ]
@@ -111,6 +124,9 @@ def item(summary: GpuSummary) -> dict[str, Any]:
         "model": gpu.model,
         "mode": gpu.mode.value,
         "migDevices": list(gpu.mig_profiles),
+        "isolations": list(map(str, gpu.isolations)) if summary.shared else [],
+        "isolation": summary.isolation,
+        "memoryEnforcement": gpu.memory_enforcement.value,
         "status": list(summary.statuses) or ["Ready"],
         "reason": summary.reason,
         "healthy": gpu.healthy,
@@ -138,6 +154,7 @@ def _row(summary: GpuSummary, *, with_used: bool) -> Row:
         summary.name,
         cell_figures.model(gpu),
         NONE if summary.gone else gpu.mode.value if gpu.mode is Mode.FRACTIONAL else Cell(gpu.mode.value, "dim"),
+        (summary.isolation or ",".join(gpu.isolations) or NONE) if summary.shared else NONE,
         cell_figures.compute(used.request_percent, 0 if summary.gone else 100) if known else cell_figures.unknown(),
         cell_figures.memory(used.memory_bytes, gpu.memory_bytes) if known else cell_figures.unknown(),
         *(cell_figures.used(summary.measured, used.memory_bytes, 1) if with_used else ()),

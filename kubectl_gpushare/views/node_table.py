@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpushare import policies
+from gpushare import gpu_capacity, policies
 from gpushare.gpunode import GpuNode
 from gpushare.node import NodeJson
 from gpushare.policies import TypicalOf
@@ -98,15 +98,22 @@ def build(
     node_objects: Iterable[NodeJson] | None = None,
     typical_of: TypicalOf = policies.default_mix,
     usage: Usage | None = None,
+    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
 ) -> list[NodeRow]:
     rows = []
     nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
     absent = unavailable_nodes.find(nodes, node_objects)
     for node in nodes:
-        gpus = gpu_summary.summarize([node], absent, typical_of, usage)
+        gpus = gpu_summary.summarize([node], absent, typical_of, usage, kinds)
         rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), absent.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
+
+
+def of_node(described: GpuNode, snapshot: Snapshot) -> NodeRow:
+    """Return the row of one node of the snapshot, without its usage."""
+    typical_of, kinds = snapshot.typical_of, snapshot.kinds
+    return build([described], node_objects=snapshot.node_objects, typical_of=typical_of, kinds=kinds)[0]
 
 
 def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
@@ -132,7 +139,14 @@ def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: f
     """Return the named nodes, or all; with -n, those that pods of the namespace are on. `now`: for their ages."""
     rows = [
         row
-        for row in build(snapshot.nodes, chosen.sort_by, snapshot.node_objects, snapshot.typical_of, snapshot.usage)
+        for row in build(
+            snapshot.nodes,
+            chosen.sort_by,
+            snapshot.node_objects,
+            snapshot.typical_of,
+            snapshot.usage,
+            snapshot.kinds,
+        )
         if (not names or row.node.name in names)
         and (
             not chosen.namespace

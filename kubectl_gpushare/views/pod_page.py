@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from gpushare import contract, errors, pod, quantity, request
+from gpushare import contract, errors, isolation, pod, quantity, request
 from gpushare import resizing as domain_resizing
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import GpuNode
 from gpushare.placement import explanation
 from kubectl_gpushare.output.values import Block, Document, Page, Section, field, letter, section
@@ -35,6 +35,12 @@ class DescribedPod:
     @property
     def ours(self) -> bool:
         return pod.asks_for_share(self.manifest)
+
+    @property
+    def needs_default_isolation(self) -> bool:
+        """Whether the cluster's default isolation explains its own."""
+        is_named = contract.ISOLATION in pod.annotations_of(self.manifest)
+        return self.entry is not None and self.entry.labels.isolation is not Isolation.ARBITER and not is_named
 
     @property
     def gated(self) -> bool:
@@ -99,6 +105,7 @@ def page(described: DescribedPod, snapshot: Snapshot, missing: str = "", *, now:
         *field("Placement", placement(described), style="warn" if described.placement != "Placed" else ""),
         *field("Reason", _reason(described) if described.entry is None else ""),
         *field("Asks For", *wanted),
+        *field("Isolation", _isolation(described, snapshot)),
         *_resize(described),
         *field("Annotations", *annotations),
         *(_shares(described, described.entry, snapshot, now) if described.entry else ()),
@@ -122,6 +129,8 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = 
         "asksFor": wanted,
         "node": described.owner.name if described.owner and described.entry else "",
         "allocation": described.entry.id if described.entry else "",
+        "isolation": described.entry.labels.isolation.value if described.entry else "",
+        "isolationWhy": _isolation_why(described, snapshot),
         "shares": [
             {
                 "containers": list(share.containers),
@@ -140,6 +149,30 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = 
         "notes": list(snapshot.notes),
         **({} if missing is None else {"missing": missing}),
     }  # fmt: skip
+
+
+def is_isolation_notable(asked: request.Request, *kinds: Isolation) -> bool:
+    """Whether the isolation of a pod with this request is worth a line: it asks for one, or got other than leases."""
+    return bool(asked.isolation) or any(kind is not Isolation.ARBITER for kind in kinds)
+
+
+def _isolation(described: DescribedPod, snapshot: Snapshot) -> str:
+    if described.entry is None:
+        return ""
+    why = _isolation_why(described, snapshot)
+    return f"{described.entry.labels.isolation}: {why}" if why else str(described.entry.labels.isolation)
+
+
+def _isolation_why(described: DescribedPod, snapshot: Snapshot) -> str:
+    """Return why the pod has its isolation; empty if it has none, or the cluster's default is needed and not known."""
+    try:
+        asked = request.parse(described.manifest)
+    except errors.RequestError:
+        return ""
+    if described.entry is None or (snapshot.profile is None and not asked.isolation):
+        return ""
+    default = isolation.DEFAULT if snapshot.profile is None else snapshot.profile.isolation
+    return isolation.why(asked, default, described.entry.labels.isolation)
 
 
 def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpushare import codec, contract, ledger, pod, quantity
-from gpushare.allocation import Allocation, peak
+from gpushare.allocation import Allocation, Isolation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import values
@@ -26,6 +26,7 @@ COLUMNS = (
     Column("REQUEST", leave_out=5),
     Column("LIMIT", leave_out=6),
     Column("MEMORY", leave_out=3),
+    cell_figures.ISOLATION,
     *cell_figures.USED_COLUMNS,
     Column("STATE", least=len("Reserved:59s")),
     Column("AGE", leave_out=7),
@@ -103,6 +104,8 @@ def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = Non
 
 def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
     whole = Table(COLUMNS, [_row(row, now) for row in rows], _totals(rows), what="pods that share GPUs")
+    if all(row.entry is None or row.entry.labels.isolation is Isolation.ARBITER for row in rows):
+        whole = cell_figures.without(whole, [cell_figures.ISOLATION])
     if not with_used:
         whole = cell_figures.without(whole, cell_figures.USED_COLUMNS)
     return whole if namespaces else cell_figures.without(whole, COLUMNS[:1])
@@ -120,6 +123,7 @@ def item(row: PodRow) -> dict[str, Any]:
         "state": row.state,
         "gpus": [{"name": gpu.name, "uuid": gpu.gpu.uuid} for gpu in row.gpus],
         "allocation": row.entry.id if row.entry else "",
+        "isolation": row.entry.labels.isolation.value if row.entry else "",
         "requestPercent": row.request_percent,
         "limitsPercent": row.limits_percent,
         "memoryBytes": row.memory_bytes,
@@ -181,6 +185,7 @@ def _row(row: PodRow, now: float) -> Row:
         row.name,
         _places(row.gpus),
         *(_held(row) if row.entry else _request_cells(row)),
+        row.entry.labels.isolation.value if row.entry else NONE,
         *(
             cell_figures.used(row.used, row.memory_bytes, sum(gpu.shared for gpu in row.gpus))
             if row.entry

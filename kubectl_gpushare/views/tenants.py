@@ -106,6 +106,7 @@ def items(gpu: GpuSummary, pods: Pods) -> list[dict[str, Any]]:
             "requestPercent": share.request_percent,
             "limitPercent": share.limit_percent,
             "memoryBytes": share.memory_bytes,
+            "isolation": holder.labels.isolation.value,
             "state": _state(holder, pods)[0],
             "since": _since(holder, pods),
             **cell_figures.used_document(_used(holder, [gpu.gpu.uuid], pods, gpu.node)),

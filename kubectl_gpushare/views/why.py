@@ -36,6 +36,7 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
     return (
         *head,
         *field("Asks For", *described.requested(described_pod.manifest)[0]),
+        *field("Isolation", *_isolations(described_pod, reasons)),
         *body,
         *section("Not Looked At", notes, "warn"),
     )
@@ -49,6 +50,8 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "placement": described_pod.placement,
         "asksFor": described.requested(described_pod.manifest)[0],
         "policy": reasons.policy,
+        "isolation": described_pod.entry.labels.isolation.value if described_pod.entry else "",
+        "isolations": [{"isolation": kind.value, "why": why} for kind, why in reasons.isolations],
         "reason": str(reasons.refusal or ""),
         "told": str(pod.annotations_of(described_pod.manifest).get(contract.REASON, "")),
         "heldBack": list(reasons.held_back),
@@ -64,6 +67,7 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
             {
                 "rank": number,
                 "gpus": choice.gpus,
+                "isolation": choice.placement.isolation.value,
                 "left": {"computePercent": choice.left[0], "memoryBytes": choice.left[1]},
                 "strandedGpus": round(choice.after.stranded_gpus, 4),
                 "summary": f"{quantity.format_compute(choice.left[0])} and {quantity.format_bytes(choice.left[1])} "
@@ -73,6 +77,20 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         ],
         "notes": list(notes),
     }
+
+
+def _isolations(described_pod: described.DescribedPod, reasons: Reasons) -> list[str]:
+    """Return the kind that a placed pod got, or those that are tried for a waiting one, each with the reason."""
+    entry, reasons_by_kind = described_pod.entry, dict(reasons.isolations)
+    if not described.is_isolation_notable(
+        reasons.asked.request, *reasons_by_kind, *([entry.labels.isolation] if entry else ())
+    ):
+        return []
+    if entry is None:
+        return [f"{kind}: {why}" for kind, why in reasons.isolations]
+    kind = entry.labels.isolation
+    now = f"it was given when the pod was placed; now it would be {' or '.join(reasons_by_kind)}"
+    return [f"{kind}: {reasons_by_kind.get(kind, now)}"]
 
 
 def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:

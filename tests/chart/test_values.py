@@ -54,6 +54,7 @@ TYPOS: dict[str, tuple[Json, str]] = {
     "type": ({"webhook.replicas": "two"}, "at '/webhook/replicas': got string, want integer"),
     "none": ({"webhook.replicas": 0}, "at '/webhook/replicas': minimum: got 0, want 1"),
     "word": ({"webhook.policy": "best"}, "at '/webhook/policy': value must be one of"),
+    "isolation": ({"webhook.defaultIsolation": "none"}, "at '/webhook/defaultIsolation': value must be one of"),
     "digest": ({"webhook.image.digest": "0.3.0"}, "at '/webhook/image/digest'"),
     "timeout": ({"webhook.timeoutSeconds": 31}, "at '/webhook/timeoutSeconds': maximum: got 31, want 30"),
     "strategy": ({"agent.deviceListStrategy": "cdi"}, "at '/agent/deviceListStrategy'"),
@@ -202,6 +203,7 @@ def test_the_quota_covers_exactly_the_used_priority_classes(helm4: Helm) -> None
 def test_the_daemons_accept_the_flags_of_all_values(helm4: Helm) -> None:
     values = {
         "webhook.policy": "spread",
+        "webhook.defaultIsolation": "auto",
         "webhook.logLevel": "warning",
         "agent.logLevel": "debug",
         "agent.deviceListStrategy": "volume-mounts,cdi-cri",
@@ -210,7 +212,7 @@ def test_the_daemons_accept_the_flags_of_all_values(helm4: Helm) -> None:
         "config.existingConfigMap": "mine",
     }
     served = webhook_settings.parse(container_of(webhook(helm4, values))["args"], {})
-    assert (served.policy, served.log_level) == ("spread", "warning")
+    assert (served.policy, served.default_isolation, served.log_level) == ("spread", "auto", "warning")
     settings = agent_settings.parse(container_of(agent(helm4, values))["args"], {"NODE_NAME": "x"})
     assert settings.log_level == "debug"
     assert settings.config_map == f"{contract.SYSTEM_NAMESPACE}/mine"

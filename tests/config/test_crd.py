@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare import codec
-from gpushare.allocation import Steps
-from gpushare.gpunode import Condition, GpuNode, Mode, Resize
+from gpushare.allocation import Isolation, Labels, Steps
+from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement, Mode, Resize
 from tests import builders
 from tests.config import manifests
 from tests.config.conftest import Cluster
@@ -38,14 +38,15 @@ def full_node(name: str = "node-a") -> GpuNode:
         link_group=0,
         pending_mode=Mode.MPS,
         mig_profiles=("1g.10gb", "3g.40gb"),
+        isolations=(Isolation.ARBITER, Isolation.MPS),
+        memory_enforcement=MemoryEnforcement.DRIVER,
         pci_bus_id="00000000:07:00.0",
         healthy=False,
         health_reason="XID 79",
         cordoned=True,
     )
-    entry = builders.allocation(
-        "a1", gpu.uuid, uid="u1", reserved_until=1e9, affinity="a", anti_affinity="b", exclusion="c"
-    )
+    labels = Labels("a", "b", "c", Isolation.MPS)
+    entry = dataclasses.replace(builders.allocation("a1", gpu.uuid, uid="u1", reserved_until=1e9), labels=labels)
     shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2))
     return GpuNode(
         name,

@@ -6,9 +6,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import codec, errors, ledger
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, GpuNode, Mode
 from tests import builders
 from tests.gpushare.laws import strategies
+
+
+def test_objects_without_isolations_are_read_and_written_as_by_earlier_releases() -> None:
+    node = ledger.reserve(builders.node(gpus=1), builders.allocation("a1", memory_gib=1))
+    document = codec.to_document(node)
+    (gpu,), (entry,) = document["status"]["gpus"], document["spec"]["allocations"]
+    assert not {"isolations", "memoryEnforcement"} & gpu.keys()
+    assert "isolation" not in entry
+    again = codec.read(document)
+    assert again.gpus[0].isolations == (Isolation.ARBITER,)
+    assert again.allocations[0].labels.isolation is Isolation.ARBITER
+    assert (again.problems, again.unread) == ((), ())
+
+
+def test_allocation_with_an_unknown_isolation_is_kept_as_it_is() -> None:
+    node = ledger.reserve(builders.node(gpus=1), builders.allocation("a1", memory_gib=1))
+    document = codec.to_document(node)
+    document["spec"]["allocations"][0]["isolation"] = "wall"
+    again = codec.read(document)
+    assert again.allocations == ()
+    assert [entry["isolation"] for entry in again.unread] == ["wall"]
+    assert codec.to_spec(again)["allocations"] == document["spec"]["allocations"]
 
 
 @pytest.mark.slow

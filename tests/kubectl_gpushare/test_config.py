@@ -222,6 +222,22 @@ def test_diff_names_each_gpus_change_and_the_pods_in_the_way(plugin: Plugin, sav
     assert second.endswith(": stays fractional")
 
 
+def test_isolations_of_new_shares_are_shown_by_diff_and_validate(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
+    text = "sharing: {fractional: {resources: [{name: gpu, isolations: [arbiter, mps]}]}}"
+    code, out, _ = difference(plugin, saved, tmp_path, text)
+    assert code == 0
+    first = out.splitlines()[0]
+    assert first.endswith(": stays fractional, with isolation arbiter or mps as far as the GPU can, now arbiter")
+    path = tmp_path / "node.yaml"
+    assert (
+        "by annotation: all of nvidia.com/gpu, with isolation arbiter or mps" in plugin("config", "validate", path).out
+    )
+    path.write_text(text.replace("mps", "wall"))
+    ended = plugin("config", "validate", path)
+    assert ended.code == 1
+    assert "is not an isolation: write one of arbiter, mps, mig, none" in ended.out + ended.err
+
+
 def test_diff_of_an_impossible_configuration_is_one_error(plugin: Plugin, saved: Path, tmp_path: Path) -> None:
     text = "sharing: {mps: {resources: [{name: gpu, replicas: 2, devices: [99]}]}}"
     code, out, err = difference(plugin, saved, tmp_path, text)

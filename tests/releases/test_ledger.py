@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract, ledger
-from gpushare.allocation import ALL_STEPS, Allocation, Steps
+from gpushare.allocation import ALL_STEPS, Allocation, Isolation, Steps
 from gpushare.gpunode import GpuNode
 from tests import builders
 from tests.builders import GIB
@@ -90,13 +90,13 @@ def test_the_previous_release_reads_every_field_of_this_one() -> None:
     read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    # It does not know steps, so all shares of a pod count at once.
+    # It does not know steps, so all shares of a pod count at once; nor isolation, so all shares have leases.
     held = [
         (
             allocation.id,
             allocation.pod,
             tuple(dataclasses.replace(share, steps=ALL_STEPS) for share in allocation.shares),
-            allocation.labels,
+            dataclasses.replace(allocation.labels, isolation=Isolation.ARBITER),
         )
         for allocation in node.allocations
     ]

@@ -42,6 +42,10 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
         (["--port=²"], '--port "²" is not a port'),
         (["--probe-port=70000"], '--probe-port "70000" is not a port'),
         (["--policy=best"], f'--policy "best" is unknown: write one of {", ".join(POLICIES)}'),
+        (
+            ["--default-isolation=none"],
+            '--default-isolation "none" is not possible: write one of arbiter, mps, auto',
+        ),
         (["--log-level=loud"], '--log-level "loud" is unknown'),
         (["--url=http://h/mutate"], "is not an address of this webhook: write https://HOST:PORT/mutate"),
         (["--url=https://h/"], "is not an address of this webhook"),

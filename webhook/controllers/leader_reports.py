@@ -29,14 +29,21 @@ class ClusterFigures(Collector):
 
     Counting happens between scrapes, a little at a time, because this process answers reviews, and only for nodes that
     have changed. leads: whether this replica is the placer. nodes: as stored. mix: the cluster's typical requests.
+    kinds: of isolation that pods which name none may get.
     """
 
     def __init__(
-        self, *, leads: Callable[[], bool], nodes: Callable[[], Iterable[GpuNode]], mix: Callable[[], Mix]
+        self,
+        *,
+        leads: Callable[[], bool],
+        nodes: Callable[[], Iterable[GpuNode]],
+        mix: Callable[[], Mix],
+        kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
     ) -> None:
         self._leads = leads
         self._nodes = nodes
         self._mix = mix
+        self._kinds = kinds
         self._counted_with: Mix | None = None
         self._known: dict[str, tuple[GpuNode, gpu_capacity.Parts]] = {}
 
@@ -53,7 +60,9 @@ class ClusterFigures(Collector):
         began = time.monotonic()
         for node in list(self._nodes()) if self._leads() else ():
             before = known.get(node.name)
-            parts_of[node.name] = before if before and before[0] is node else (node, gpu_capacity.divide(node, typical))
+            if before is None or before[0] is not node:
+                before = node, gpu_capacity.divide(node, typical, self._kinds)
+            parts_of[node.name] = before
             if time.monotonic() - began > SLICE_SECONDS:
                 await asyncio.sleep(SLICE_SECONDS)
                 began = time.monotonic()

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from gpushare import codec, contract, errors, ledger
 from gpushare import request as requests
-from gpushare.allocation import Allocation, GivenShare
+from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.cluster import api_client, api_errors, events, retrying
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, request_key
@@ -72,7 +72,7 @@ def allocation(pod: Pod, node: GpuNode) -> Allocation:
     if isinstance(request, str):
         raise errors.LedgerError(request)
     shares = tuple(_shares(pod, request, node)) if held is None else codec.read_shares(held)
-    placement = Placement(node.name, shares)
+    placement = Placement(node.name, shares, _isolation(pod, request))
     return placement.allocation(request, allocation_id=pod.allocation_id, pod=pod.ref, reserved_until=None)
 
 
@@ -107,6 +107,18 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
         if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
         yield demand.on([gpus[uuid] for uuid in uuids])
+
+
+def _isolation(pod: Pod, request: Request) -> Isolation:
+    """Return the isolation that the pod was given; without an annotation of ours, the one that it names, or leases."""
+    word = pod.annotations.get(contract.ISOLATION_GIVEN, "")
+    if not word:
+        return request.constraints.isolation
+    if word not in set(Isolation):
+        raise errors.LedgerError(
+            f"{contract.ISOLATION_GIVEN} {errors.quoted(word)} is not one of {', '.join(Isolation)}"
+        )
+    return Isolation(word)
 
 
 def _is_there(pod: Pod) -> bool:

@@ -12,7 +12,7 @@ from typing import Any
 
 from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
-from gpushare.allocation import GivenShare
+from gpushare.allocation import GivenShare, Isolation
 from gpushare.nodefilters import share_resources
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -30,6 +30,7 @@ class Placed:
     node: str
     hostname: str
     shares: tuple[GivenShare, ...]
+    isolation: Isolation = Isolation.ARBITER
 
 
 def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> PodJson:
@@ -166,6 +167,8 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
     annotations[contract.ALLOCATION] = placed.allocation_id
     annotations[contract.NODE] = placed.node
     annotations[contract.GPU_UUIDS] = _list(uuid for share in placed.shares for uuid in share.gpu_uuids)
+    if placed.isolation is not Isolation.ARBITER:
+        annotations[contract.ISOLATION_GIVEN] = placed.isolation.value
     for demand in request.demands:
         for name in demand.containers:
             annotations[uuids_annotation(request, name)] = _list(_share_for(placed, demand).gpu_uuids)

@@ -61,9 +61,6 @@ def warnings(view: PodSpecView, request: Request) -> tuple[str, ...]:
 
 
 def _denials(view: PodSpecView, request: Request) -> Iterator[Denial]:
-    if request.isolation not in {"", "arbiter"}:
-        value = errors.quoted(request.isolation)
-        yield Denial(f'{contract.ISOLATION} {value} is not supported yet: write "arbiter", or remove it for the same')
     if name := view.spec.get("nodeName"):
         yield Denial(
             f"spec.nodeName {errors.quoted(str(name))} bypasses scheduling, and with it the ledger of free GPUs: "

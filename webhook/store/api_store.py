@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from typing import Any, Final
 
-from gpushare import contract, errors, pod, policies, resource_quota
+from gpushare import contract, errors, isolation, pod, policies, resource_quota
 from gpushare.cluster import api_client, informer
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
@@ -40,7 +40,7 @@ COUNTED_BY_PLACER: Final = (
 class ApiStore:
     """The live ledger (`ledger_store.LiveLedger`), which `run` keeps up to date.
 
-    on_refused: as in `GpuNodeWriter`. policy: published with the mix.
+    on_refused: as in `GpuNodeWriter`. policy: published with the mix. isolation: as in `Chooser`.
     """
 
     overrides = NO_OVERRIDES
@@ -52,6 +52,7 @@ class ApiStore:
         *,
         on_refused: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
         policy: str = policies.DEFAULT,
+        isolation: str = isolation.DEFAULT,
         lifetime_seconds: float = 0.0,
         contention: Contention | None = None,
         clock: Callable[[], float] = time.monotonic,
@@ -85,6 +86,7 @@ class ApiStore:
             self._occupancy.unbindable.avoided,
             deprioritized=lambda: self.contention.deprioritized(now=clock()),
             bound=self._allowances.bound,
+            isolation=isolation,
         )
         self._cache.on_change(lambda _: self._nodes_changed.set())
         self._profile = SharedProfile(

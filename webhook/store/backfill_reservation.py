@@ -11,8 +11,17 @@ import collections
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare import contract, ledger
-from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, NodeAllocation, PodRef, Steps
+from gpushare import contract, isolation, ledger
+from gpushare.allocation import (
+    ALL_STEPS,
+    Allocation,
+    GivenShare,
+    Isolation,
+    Labels,
+    NodeAllocation,
+    PodRef,
+    Steps,
+)
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.placement import NodeView, filters, request_key
@@ -22,11 +31,12 @@ from webhook.pods.stored_pod import Pod
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ReservingPod:
-    """A pod to reserve for. `node_filter` returns why a node does not fit it, or None."""
+    """A pod to reserve for. `node_filter` returns why a node does not fit it, or None. kinds: of isolation for it."""
 
     ref: PodRef
     request: Request
     node_filter: Callable[[str], str | None]
+    kinds: tuple[Isolation, ...] = (Isolation.ARBITER,)
 
 
 def choose(
@@ -41,31 +51,32 @@ def choose(
     used: dict[str, ledger.GpuUse] = {}  # by pods of `asked` before this one
     chosen: list[NodeAllocation] = []
     for waiting in asked:
-        best: tuple[float, str, dict[str, ledger.GpuUse], tuple[GivenShare, ...]] | None = None
+        best: tuple[float, str, dict[str, ledger.GpuUse], tuple[GivenShare, ...], Labels] | None = None
         for view in views:
             if not view.node.gpus or waiting.node_filter(view.node.name) is not None:
                 continue
-            option = _on(view, waiting.request, used)
-            if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
-                best = (option[0], view.node.name, option[1], option[2])
+            for kind in waiting.kinds:
+                request = isolation.resolved(waiting.request, kind)
+                option = _on(view, request, used)
+                if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
+                    best = (option[0], view.node.name, option[1], option[2], request.constraints.labels)
         if best is None:
             return None
-        labels = waiting.request.constraints.labels
-        entry = Allocation(contract.BACKFILL_PREFIX + new_id(), waiting.ref, best[3], labels=labels)
+        entry = Allocation(contract.BACKFILL_PREFIX + new_id(), waiting.ref, best[3], labels=best[4])
         used.update({uuid: dataclasses.replace(use, holders=(*use.holders, entry)) for uuid, use in best[2].items()})
         chosen.append(NodeAllocation(best[1], entry))
     return tuple(chosen)
 
 
 def can_fit(view: NodeView, entry: Allocation, waiting: ReservingPod) -> bool:
-    gpus = view.node.gpu_by_uuid()
-    if waiting.node_filter(view.node.name) is not None:
+    gpus, kind = view.node.gpu_by_uuid(), entry.labels.isolation
+    if waiting.node_filter(view.node.name) is not None or kind not in waiting.kinds:
         return False
+    constraints = isolation.resolved(waiting.request, kind).constraints
     for demand in waiting.request.demands:
         uuids = [uuid for share in entry.shares if share.containers == demand.containers for uuid in share.gpu_uuids]
         if len(uuids) != demand.gpus or not all(
-            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, waiting.request.constraints)
-            for uuid in uuids
+            uuid in gpus and _would_do(gpus[uuid], ledger.NOTHING, demand, constraints) for uuid in uuids
         ):
             return False
     return True
@@ -159,4 +170,5 @@ def _missing(gpu: Gpu, now: ledger.GpuUse, asked: ledger.GpuUse, constraints: Co
     percent = now.request_percent + asked.request_percent - 100
     memory_bytes = now.memory_bytes + asked.memory_bytes - gpu.memory_bytes
     alone = bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion) and bool(now.holders)
+    alone = alone or any(holder.labels.isolation is not constraints.isolation for holder in now.holders)
     return max(0, percent) / 100 + max(0, memory_bytes) / (gpu.memory_bytes or 1) + 2 * alone

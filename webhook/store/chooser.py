@@ -14,8 +14,8 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpushare import pod
-from gpushare.allocation import PodRef
+from gpushare import isolation, pod
+from gpushare.allocation import Isolation, PodRef
 from gpushare.mix import FEW_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
@@ -40,6 +40,7 @@ class Chooser:
 
     key: returns the key under which the scheduler cache counts a pod, or None. avoided: nodes that a pod must not go
     to. deprioritized: nodes that are used only if no other fits. bound: a namespace's bound on exclusive GPUs.
+    isolation: of pods that name none, one of `request.DEFAULT_ISOLATIONS`.
     """
 
     view: Callable[[str], NodeView | None]
@@ -49,6 +50,7 @@ class Chooser:
     _: dataclasses.KW_ONLY
     deprioritized: Callable[[], Callable[[str], bool] | None] = lambda: None
     bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None
+    isolation: str = isolation.DEFAULT
 
     def __post_init__(self) -> None:
         self._fleet = Fleet()
@@ -127,7 +129,14 @@ class Chooser:
             return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, fits=fits)
 
         bound = self._bound_on(manifest, request)
-        return exclusive_gpus.place(request, bound, self._fleet.exclusive_views() if bound else (), attempt)
+        views = self._fleet.exclusive_views() if bound else ()
+        return isolation.place(
+            request, self.isolation, lambda tried: exclusive_gpus.place(tried, bound, views, attempt)
+        )
+
+    def kinds(self, request: Request) -> tuple[Isolation, ...]:
+        """Return the kinds of isolation that placement tries for this request, in this order."""
+        return isolation.kinds(request, self.isolation)
 
     def place_on(
         self, view: NodeView, manifest: PodJson, request: Request, *, policy: str, overrides: Views = NO_OVERRIDES
@@ -137,8 +146,12 @@ class Chooser:
         if bound is not None:
             self._show(overrides)
             views += [other for other in self._fleet.exclusive_views() if other.node.name != view.node.name]
-        return exclusive_gpus.place(
-            request, bound, views, lambda tried: self._fleet.place_on(view, tried, policy=policy, unfit=reason_against)
+
+        def attempt(request: Request) -> Placement | Refusal:
+            return self._fleet.place_on(view, request, policy=policy, unfit=reason_against)
+
+        return isolation.place(
+            request, self.isolation, lambda tried: exclusive_gpus.place(tried, bound, views, attempt)
         )
 
     def exceeds_bound(self, asks: Sequence[tuple[PodRef, Request]]) -> bool:

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from gpushare import codec, contract, errors, node, pod
+from gpushare import codec, contract, errors, isolation, node, pod
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
 from gpushare.placement import NodeView, exclusive_gpus
@@ -26,7 +26,7 @@ class MemoryStore:
 
     A GPUNode without a Node counts as ready and without limits. profile: has the mix to use; None: learn it from the
     pods. avoided: nodes that a pod must not go to, regardless of free capacity. bound: a namespace's bound on exclusive
-    GPUs.
+    GPUs. isolation: as in `Chooser`.
     """
 
     overrides = NO_OVERRIDES
@@ -41,13 +41,14 @@ class MemoryStore:
         profile: PlacementProfile | None = None,
         avoided: Callable[[pod.PodJson], Avoided] = lambda _: NO_AVOIDED,
         bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
+        isolation: str = isolation.DEFAULT,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
         self._views = {name: NodeView.from_node(codec.read(document)) for name, document in self._documents.items()}
         self._cache = SchedulerCache(is_full=self._is_full)
         self._assumed = AssumedPods(self._cache, self._has_allocation)
         self._unconfirmed = UnconfirmedReservations(time.monotonic)
-        self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided, bound=bound)
+        self.chooser = Chooser(self.view, self._cache, self._assumed.key, avoided, bound=bound, isolation=isolation)
         for view in self._views.values():
             self._unconfirmed.update(view.node, view.node)
         known = {node.name(document): document for document in nodes}

@@ -76,7 +76,8 @@ class Reservation:
         outcome = self._place(manifest, request)
         if isinstance(outcome, Refusal):
             return outcome
-        return mutation.Placed(new_id(), outcome.node, self.store.chooser.hostname(outcome.node), outcome.shares)
+        hostname = self.store.chooser.hostname(outcome.node)
+        return mutation.Placed(new_id(), outcome.node, hostname, outcome.shares, outcome.isolation)
 
     async def reserve(
         self,
@@ -146,7 +147,8 @@ class Reservation:
             entry = next((entry for entry in node.allocations if entry.id == identity), None)
             if entry is None:
                 raise errors.LedgerError(f"{node.name} was written without the allocation {identity}")
-            return mutation.Placed(identity, node.name, self.store.chooser.hostname(node.name), entry.shares)
+            hostname = self.store.chooser.hostname(node.name)
+            return mutation.Placed(identity, node.name, hostname, entry.shares, entry.labels.isolation)
         sentence = f"lost {ATTEMPTS} write conflicts in a row to other pods: the placer retries"
         return Refusal(sentence, cause=Cause.LEDGER)
 

@@ -81,13 +81,16 @@ class SharedProfile:
             self._unwritten = None
         elif self._workload.is_due:
             studied = await self._chooser.study(self._workload.snapshot())
-            self._unwritten = PlacementProfile(self._policy, studied.mix)
-        elif self._leads() and (self._stored is None or self._stored.policy != self._policy):
-            self._unwritten = self._unwritten or PlacementProfile(self._policy, self._chooser.mix)
+            self._unwritten = self._own(studied.mix)
+        elif self._leads() and (self._stored is None or self._stored != self._own(self._stored.mix)):
+            self._unwritten = self._unwritten or self._own(self._chooser.mix)
         if self._unwritten is not None and await self._write(self._unwritten):
             self._stored, self._unwritten = PlacementProfile.read(self._unwritten.data()), None
         if await self._use_stored(studied) and studied is None:
             self._workload.snapshot()  # another replica has learned, so the next lesson is due later
+
+    def _own(self, mix: Mix) -> PlacementProfile:
+        return PlacementProfile(self._policy, mix, self._chooser.isolation)
 
     async def _use_stored(self, studied: Worth | None = None) -> bool:
         """Use the stored mix; return whether it is a new one. studied: the tables of a mix, if this may be it."""

@@ -5,12 +5,14 @@ from __future__ import annotations
 from hypothesis import strategies as st
 
 from gpushare import policies
-from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Labels, Memory, PodRef, Share, Steps
+from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Isolation, Labels, Memory, PodRef, Share, Steps
 from gpushare.gpunode import Gpu, GpuNode, Mode, Resize
 from gpushare.request import Constraints, Demand, Request
 
 GIB = 2**30
 label = st.sampled_from(["", "", "red", "blue"])
+kind = st.sampled_from([Isolation.ARBITER, Isolation.ARBITER, Isolation.ARBITER, Isolation.MPS])
+kinds = st.sampled_from([(Isolation.ARBITER,), (Isolation.ARBITER, Isolation.MPS), (Isolation.MPS,), ()])
 # Mostly all at once; else two init containers in sequence, a sidecar that starts with the second, and an app.
 steps = st.sampled_from([ALL_STEPS, ALL_STEPS, ALL_STEPS, Steps(0, 0), Steps(1, 1), Steps(1), Steps(2)])
 
@@ -27,6 +29,7 @@ def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
         numa_node=draw(st.none() | st.integers(0, 1)),
         link_group=draw(st.none() | st.none() | st.integers(0, 1)),
         mode=draw(st.sampled_from([Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.EXCLUSIVE])),
+        isolations=draw(kinds),
         healthy=draw(st.integers(0, 9)) > 0,
     )
 
@@ -60,7 +63,7 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
                 pod=PodRef("default", draw(st.sampled_from(["", "p"])), draw(st.sampled_from(["", "u"]))),
                 shares=tuple(draw(given_shares(container, uuids)) for container in containers),
                 reserved_until=draw(st.none() | st.integers(0, 10**9).map(float)),
-                labels=Labels(draw(label), draw(label), draw(label)),
+                labels=Labels(draw(label), draw(label), draw(label), draw(kind)),
                 latency=draw(st.booleans()),
             )
         )
@@ -89,5 +92,6 @@ def requests(draw: st.DrawFn) -> Request:
         affinity=draw(label),
         anti_affinity=draw(label),
         exclusion=draw(label),
+        isolation=draw(kind),
     )
     return Request(tuple(demands), constraints, policy=draw(st.sampled_from(["", *policies.POLICIES])))

@@ -58,7 +58,7 @@ def test_a_node_that_has_not_changed_is_not_looked_at_again(monkeypatch: pytest.
     replica = Replica()
     looked: list[str] = []
     divide = gpu_capacity.divide
-    monkeypatch.setattr(gpu_capacity, "divide", lambda node, typical: looked.append(node.name) or divide(node, typical))
+    monkeypatch.setattr(gpu_capacity, "divide", lambda node, *more: looked.append(node.name) or divide(node, *more))
     replica.gpus("free")
     replica.nodes[1] = dataclasses.replace(replica.nodes[1], version="2")
     replica.gpus("free")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from gpushare import codec, contract, errors, ledger, placement
 from gpushare import request as requests
-from gpushare.allocation import PodRef
+from gpushare.allocation import Isolation, PodRef
 from gpushare.refusal import Refusal
 from tests import builders
 from webhook.controllers import restore
@@ -139,6 +139,7 @@ ASKED = st.fixed_dictionaries(
         "memory.c": st.sampled_from(["1Gi", "7%"]),
         "exclusion": st.just("team"),
         "latency": st.just("true"),
+        "isolation": st.sampled_from(["auto", "arbiter"]),
     },
 ).filter(lambda asked: bool({"request", "memory", "gpus", "request.b", "memory.c"} & asked.keys()))
 
@@ -147,7 +148,7 @@ ASKED = st.fixed_dictionaries(
 @given(ASKED)
 async def test_law_restored_entry_equals_the_lost_one(asked: dict[str, str]) -> None:
     """An entry is restored as it was, for every request, on a node with different GPUs."""
-    node = builders.node()
+    node = builders.node(isolations=(Isolation.ARBITER, Isolation.MPS))
     node = dataclasses.replace(node, gpus=(*node.gpus, builders.gpu(4, memory_gib=40), builders.gpu(5, memory_gib=24)))
     pod = builders.pod(containers=("a", "b", "c"), **asked)
     pod["metadata"]["uid"] = "u-1"
@@ -165,6 +166,28 @@ async def test_law_restored_entry_equals_the_lost_one(asked: dict[str, str]) -> 
     order = lambda entry: sorted(entry.shares, key=lambda share: (share.containers, share.gpu_uuids))  # noqa: E731
     assert dataclasses.replace(again, shares=()) == dataclasses.replace(given_, shares=())
     assert order(again) == order(given_)
+
+
+@pytest.mark.parametrize(
+    ("asked", "kind"),
+    [
+        ({}, "arbiter"),
+        ({"isolation": "auto"}, "arbiter"),
+        ({"isolation": "auto", "isolation_given": "mps"}, "mps"),
+        ({"isolation_given": "mps"}, "mps"),
+        ({"isolation": "mps"}, "mps"),
+    ],
+)
+def test_restored_share_has_the_isolation_that_it_was_given(asked: dict[str, str], kind: str) -> None:
+    node, failed = restore.restore(builders.node(), [Pod.from_manifest(holder(**asked))])
+    assert failed == {}
+    assert [entry.labels.isolation for entry in node.allocations] == [kind]
+
+
+def test_share_with_an_unknown_isolation_is_reported() -> None:
+    node, failed = restore.restore(builders.node(), [Pod.from_manifest(holder(isolation_given="wall"))])
+    assert node.allocations == ()
+    assert failed == {"u-trainer": 'gpushare.io/isolation-given "wall" is not one of arbiter, mps, mig, none'}
 
 
 SHARE = builders.allocation(request=20, limit=80, memory_gib=30).shares[0]

@@ -6,6 +6,8 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from gpushare import contract
+from gpushare.allocation import Isolation
 from tests import builders
 from tests.webhook.laws import schedule, users, world
 
@@ -72,14 +74,29 @@ def without_gpunodes(seed: int) -> world.World:
     return world.World(order, asks, gpus=1 + seed % 2, nodes=1 + seed % 2, faults=16)
 
 
+def of_several_kinds(seed: int) -> world.World:
+    """Return a world whose GPUs offer leases and MPS, and whose pods ask for either, or leave it to gpushare."""
+    chance = random.Random(seed)
+    asks = [_ask(chance) for _ in range(8)]
+    if chance.random() < 0.3:
+        asks[:2] = _gang(chance, "red")
+    for ask in asks:
+        if kind := chance.choice(["", "auto", "mps", "arbiter"]):
+            ask.manifest["metadata"]["annotations"][contract.ISOLATION] = kind
+    rates = WITHOUT_GPUNODES if seed % 3 == 0 else ANYTHING
+    isolations = (Isolation.ARBITER, Isolation.MPS)
+    order = schedule.ByChance(seed, rates)
+    return world.World(order, asks, gpus=1 + seed % 2, nodes=1 + seed % 3, faults=14, isolations=isolations)
+
+
 def single_turns(
-    asks: list[users.Ask], *, kinds: frozenset[str], most_steps: int, **size: int
+    asks: list[users.Ask], *, kinds: frozenset[str], most_steps: int, gpus: int = 2
 ) -> Iterator[tuple[dict[int, int], world.World]]:
     """Yield every world that deviates from the default order at exactly one of its first steps."""
 
     def made(turns: dict[int, int]) -> tuple[world.World, schedule.Deviating]:
         order = schedule.Deviating(turns, kinds)
-        return world.World(order, asks, faults=1, **size), order
+        return world.World(order, asks, faults=1, gpus=gpus), order
 
     plain, order = made({})
     plain.run()

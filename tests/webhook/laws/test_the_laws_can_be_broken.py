@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from gpushare import ledger
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import GpuNode
-from gpushare.placement import NodeView
+from gpushare.placement import NodeView, filters
 from tests.webhook.laws import replica, stories, world
 from webhook import admission
-from webhook.controllers import allocation_controller, due_changes
+from webhook.controllers import allocation_controller, due_changes, restore
 from webhook.store import api_store, node_ledger
 from webhook.store.chooser import Chooser
 
@@ -148,6 +148,20 @@ WITHOUT_GPUNODES: Mapping[Break, int] = {
 }
 
 
+def kinds_may_meet(patch: pytest.MonkeyPatch) -> None:
+    kept = {name: rule for name, rule in filters.RULES.items() if name != "other-isolation"}
+    patch.setattr(filters, "RULES", kept)
+    patch.setattr(ledger, "isolations", lambda _: [])
+
+
+def a_restored_share_has_leases(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(restore, "_isolation", lambda *_: Isolation.ARBITER)
+
+
+# The same for stories in which pods ask for several kinds of isolation.
+OF_SEVERAL_KINDS: Mapping[Break, int] = {kinds_may_meet: 6, a_restored_share_has_leases: 7}
+
+
 @pytest.fixture(autouse=True)
 def quiet() -> Iterator[None]:
     for name in ("webhook", "gpushare"):
@@ -175,6 +189,16 @@ def test_safeguards_for_deleted_gpunodes_are_needed(
 ) -> None:
     take_out(monkeypatch)
     assert _is_noticed(stories.without_gpunodes, first)
+
+
+@pytest.mark.parametrize(
+    ("take_out", "first"), OF_SEVERAL_KINDS.items(), ids=[each.__name__ for each in OF_SEVERAL_KINDS]
+)
+def test_safeguards_for_kinds_of_isolation_are_needed(
+    take_out: Break, first: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    take_out(monkeypatch)
+    assert _is_noticed(stories.of_several_kinds, first)
 
 
 def _is_noticed(story: Callable[[int], world.World], first: int) -> bool:

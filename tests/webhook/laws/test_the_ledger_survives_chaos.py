@@ -46,6 +46,11 @@ def test_in_flight_share_survives_its_gpunode() -> None:
         stories.without_gpunodes(seed).run()
 
 
+def test_kinds_of_isolation_never_meet_on_a_gpu() -> None:
+    for seed in range(SEEDS // 4):
+        stories.of_several_kinds(seed).run()
+
+
 def test_interruption_at_any_step_breaks_no_law() -> None:
     asks = [users.Ask(builders.pod(name, request="1")) for name in ("first", "second")]
     count = 0

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from gpushare import codec, contract, ledger, pod
+from gpushare import codec, contract, isolation, ledger, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
@@ -82,15 +82,19 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
     """Yield GPUs that living pods together were promised too much of, whatever the ledger says."""
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
+    kinds: dict[str, set[str]] = collections.defaultdict(set)
     total_bytes = {gpu.uuid: gpu.memory_bytes for node in nodes(api) for gpu in node.gpus}
     for manifest in filter(is_placed, living(api)):
         (demand,) = requests.parse(manifest).demands
         for uuid in pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","):
             compute[uuid] += demand.share.request_percent
             memory[uuid] += demand.share.memory.on(total_bytes.get(uuid, 0))
+            kinds[uuid].add(pod.annotations_of(manifest).get(contract.ISOLATION_GIVEN, "arbiter"))
     for uuid in compute:
         if compute[uuid] > 100 or memory[uuid] > total_bytes.get(uuid, memory[uuid]):
             yield f"living pods were given {compute[uuid]}% and {memory[uuid]} bytes of {uuid}"
+        if len(kinds[uuid]) > 1:
+            yield f"living pods share {uuid} with isolation {kinds[uuid]}"
 
 
 def _on_gone(api: SimulatedApi, manifest: PodJson) -> bool:
@@ -108,18 +112,22 @@ def _unlike(manifest: PodJson, who: str, node: GpuNode, entry: Allocation) -> It
         else (holder.namespace, holder.name or who.split("/")[1]) != tuple(who.split("/"))
     ):
         yield f"{who} uses {entry.id}, which is held by {holder}"
+    asked, kind = annotations.get(contract.ISOLATION, "arbiter"), entry.labels.isolation
+    if kind != annotations.get(contract.ISOLATION_GIVEN, "arbiter") or asked not in {"auto", kind}:
+        yield f"{who} asked for {asked} and has {kind}"
     if annotations[contract.NODE] != node.name:
         yield f"{who} is on {annotations[contract.NODE]} and its allocation on {node.name}"
     if annotations[contract.GPU_UUIDS] != ",".join(entry.gpu_uuids):
         yield f"{who} uses {annotations[contract.GPU_UUIDS]} and holds {entry.gpu_uuids}"
-    asked = [demand.share.request_percent for demand in requests.parse(manifest).demands]
-    if asked != [share.request_percent for share in entry.shares]:
-        yield f"{who} asked for {asked} and holds {entry.shares}"
+    percents = [demand.share.request_percent for demand in requests.parse(manifest).demands]
+    if percents != [share.request_percent for share in entry.shares]:
+        yield f"{who} asked for {percents} and holds {entry.shares}"
 
 
 def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> bool:
     """Whether there is room for the pod and its gang; for pods that request one GPU."""
-    (demand,) = requests.parse(manifest).demands
+    request = requests.parse(manifest)
+    (demand,), kinds = request.demands, isolation.kinds(request)
     share = demand.share
     group = pod.annotations_of(manifest).get(contract.GROUP)
     together = [other for other in living(api) if group and pod.annotations_of(other).get(contract.GROUP) == group]
@@ -135,6 +143,8 @@ def _fits(api: SimulatedApi, manifest: PodJson, forgotten: Collection[str]) -> b
             continue
         used = ledger.use(node)
         for gpu in node.gpus:
+            if any(holder.labels.isolation not in kinds for holder in used[gpu.uuid].holders):
+                continue
             memory_bytes = share.memory.on(gpu.memory_bytes)
             by_compute = (100 - used[gpu.uuid].request_percent) // max(share.request_percent, 1)
             by_memory = (gpu.memory_bytes - used[gpu.uuid].memory_bytes) // max(memory_bytes, 1)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpushare import codec, contract
+from gpushare.allocation import Isolation
 from tests import builders
 from tests.webhook.laws import faults as going_wrong
 from tests.webhook.laws import replica, truth
@@ -30,7 +31,14 @@ class World:
     """A simulated cluster. `run` runs it to its end; raises LawBrokenError."""
 
     def __init__(
-        self, schedule: Schedule, asks: Sequence[Ask], *, gpus: int = 2, nodes: int = 1, faults: int = 6
+        self,
+        schedule: Schedule,
+        asks: Sequence[Ask],
+        *,
+        gpus: int = 2,
+        nodes: int = 1,
+        faults: int = 6,
+        isolations: tuple[Isolation, ...] = (Isolation.ARBITER,),
     ) -> None:
         self.api = SimulatedApi()
         self.network = Network(self.api)
@@ -46,7 +54,7 @@ class World:
         self._asked = False
         self._chaos_until = 0.0
         for number in range(nodes):
-            self._add_node(f"node-{'abcd'[number]}", gpus)
+            self._add_node(f"node-{'abcd'[number]}", gpus, isolations)
         self.replicas: dict[str, replica.Replica] = {}
         self._users = Users(self.api, self.replicas, self._loop, self.happened)
         self._faults = going_wrong.Faults(self.api, self.network, self._users, self.replicas, self._loop)
@@ -148,11 +156,11 @@ class World:
         self.happened.append(f"{self._loop.now:9.2f} from now on nothing goes wrong")
         self._loop.call_later(2 * going_wrong.ELECTION_SECONDS, self._faults.lead_alone)
 
-    def _add_node(self, name: str, gpus: int) -> None:
+    def _add_node(self, name: str, gpus: int, isolations: tuple[Isolation, ...]) -> None:
         labels = {contract.HOSTNAME_LABEL: name}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         self.api.create(NODES, {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": ready})
-        self.api.create(GPUNODES, codec.to_document(builders.node(name, gpus=gpus)))
+        self.api.create(GPUNODES, codec.to_document(builders.node(name, gpus=gpus, isolations=isolations)))
 
     def _close(self) -> None:
         for owner in (*self.replicas, "users", ""):

@@ -27,7 +27,10 @@ def denial(manifest: dict[str, Any]) -> validation.Denial:
         ({"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU'),
         ({"request": "NaN"}, 'gpushare.io/request "NaN" is not a part of a GPU'),
         ({"request": "0.5", "requests": "1"}, 'gpushare.io/requests "1" is not a gpushare key'),
-        ({"request": "0.5", "isolation": "mps"}, 'gpushare.io/isolation "mps" is not supported yet'),
+        (
+            {"request": "0.5", "isolation": "wall"},
+            'gpushare.io/isolation "wall" is unknown: write one of auto, arbiter',
+        ),
         ({"memory": "5Ei", "gpus": "2"}, "on 2 GPUs exceeds 2^63-1 bytes"),
     ],
 )

@@ -45,13 +45,16 @@ class BackfillReservations:
 
     async def reserve(self, unit: Unit, requests: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
         """Make or enlarge the reservation of a refused unit; return the end of its reason, empty without one."""
+        chooser = self.store.chooser
         pods = [
-            backfill_reservation.ReservingPod(pod.ref, request, self.store.chooser.node_filter(pod.manifest))
+            backfill_reservation.ReservingPod(
+                pod.ref, request, chooser.node_filter(pod.manifest), chooser.kinds(request)
+            )
             for pod, request in requests
         ]
         by_uid = {pod.ref.uid: pod.request for pod in pods}
         entries = [entry for pod in pods for entry in existing.reserved.get(pod.ref.uid, ())]
-        exceeds = self.store.chooser.exceeds_bound([(pod.ref, request) for pod, request in requests])
+        exceeds = chooser.exceeds_bound([(pod.ref, request) for pod, request in requests])
         if entries and (exceeds or not self._can_fit(entries, pods)):
             ids = {entry.allocation.id for entry in entries}
             for name in sorted({entry.node for entry in entries}):

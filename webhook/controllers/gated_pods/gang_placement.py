@@ -18,8 +18,8 @@ import types
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import errors, ledger, policies
-from gpushare.allocation import PodRef, peak
+from gpushare import errors, isolation, ledger, policies
+from gpushare.allocation import Isolation, PodRef, peak
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -120,7 +120,8 @@ async def preferred_nodes(
     """Return a preferred node for each pod, by UID, as far as there is one. used_nodes: where members are already."""
     if (
         len(requests) + len(used_nodes) < 2
-        or len({(request.constraints, request.policy) for _, request in requests}) != 1  # they cannot be placed as one
+        or len({(request.constraints, request.policy, request.isolation) for _, request in requests})
+        != 1  # they cannot be placed as one
         or (requests[0][1].policy or policy) == policies.SPREAD
     ):
         return {}
@@ -151,7 +152,7 @@ async def _place_largest_group(
         for count in _halves(min(len(left), _max_pods_per_node(scratch, left[0][1]))):
             if count == 1 and not used:
                 return None  # no two of them fit on one node, so there is nothing to prefer
-            manifest, request = _as_one(left[:count])
+            manifest, request = _as_one(left[:count], scratch.chooser.kinds(left[0][1])[0])
             outcome = scratch.chooser.place(manifest, request, policy=policy, overrides=scratch.overrides, excluded=far)
             await pacing.let_others_run()
             if isinstance(outcome, Placement):
@@ -192,8 +193,10 @@ def _max_pods_per_node(scratch: ScratchStore, request: Request) -> int:
     return max(1, 100 * largest // max(1, percent))
 
 
-def _as_one(requests: PodRequests) -> tuple[dict[str, Any], Request]:
+def _as_one(requests: PodRequests, kind: Isolation) -> tuple[dict[str, Any], Request]:
+    """Return the pods as one that asks for this kind of isolation, as `auto` would judge their sum differently."""
     first, request = requests[0]
+    request = dataclasses.replace(isolation.resolved(request, kind), isolation=kind.value)
     containers: list[Any] = []
     demands = []
     for number, (pod, own) in enumerate(requests):

@@ -325,7 +325,8 @@ class GatedPodScheduler:
         if entry is None:
             return None
         hostname = self.store.chooser.hostname(entry.node)
-        return mutation.Placed(entry.allocation.id, entry.node, hostname, entry.allocation.shares)
+        allocation = entry.allocation
+        return mutation.Placed(allocation.id, entry.node, hostname, allocation.shares, allocation.labels.isolation)
 
     def _ignoring(self, ids: AllocationIds) -> Reservation:
         return self.reservation.on(FilteredStore(self.store, ids)) if ids else self.reservation
