@@ -51,7 +51,8 @@ class LedgerRecord:
 def write_record(directory: Path, record: LedgerRecord) -> None:
     """Write the file. Release 0.1.0 rejects unknown fields in a tenant or a grant, so new fields go next to these."""
     document = dataclasses.asdict(record)
-    del document["tenant"]["group"]  # joining processes set it again
+    for field in ("group", "isolation"):  # joining processes set them again
+        del document["tenant"][field]
     records.write_file(record_path(directory, record.tenant), json.dumps(document, separators=(",", ":")))
 
 

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cuda/device/device.h"
+#include "cuda/device/mps.h"
 #include "cuda/device/visible.h"
 #include "image/mig_layout.h"
 
@@ -138,6 +139,7 @@ static int value_of(const gpu_t *gpu, int attribute) {
         {123, 1},
         {125, 1}, /* interprocess events */
         {126, 1}, /* memory synchronization domains */
+        {133, mps_is_client()},
         {134, image->numa_node},
     };
     for (size_t i = 0; i < sizeof table / sizeof *table; i++) {
