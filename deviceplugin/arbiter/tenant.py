@@ -10,7 +10,7 @@ import dataclasses
 import enum
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
@@ -18,6 +18,8 @@ from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
+
+UNLIMITED_BYTES: Final = (1 << 63) - 1  # more than any GPU has
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -48,6 +50,13 @@ class Tenant:
     @property
     def memory_bytes(self) -> int:
         return min((grant.memory_bytes for grant in self.grants), default=0)
+
+    @property
+    def enforced(self) -> tuple[Grant, ...]:
+        """The grants that the limits page has: without a memory limit if nothing is enforced."""
+        if self.isolation is not Isolation.NONE:
+            return self.grants
+        return tuple(dataclasses.replace(grant, memory_bytes=UNLIMITED_BYTES) for grant in self.grants)
 
     @property
     def key(self) -> str:

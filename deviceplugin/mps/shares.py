@@ -34,7 +34,8 @@ WINDOW_SECONDS: Final = 60.0
 class MpsShares:
     """The daemons for shares. Only those of GPUs in mode fractional are touched.
 
-    node: the GPUNode as last seen; None while unknown. fractional: whether the GPU is in mode fractional now.
+    node: the GPUNode as last seen; None while unknown. fractional: the UUIDs of the GPUs in that mode now. changed:
+    called when the result of `problems` has changed.
     """
 
     def __init__(
@@ -43,9 +44,11 @@ class MpsShares:
         *,
         node: Callable[[], GpuNode | None],
         fractional: Callable[[], frozenset[str]],
+        changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._daemons, self._node, self._fractional, self._clock = daemons, node, fractional, clock
+        self._changed, self._problems = changed, dict[str, str]()
         self._failures: dict[str, list[tuple[float, int]]] = {}  # by UUID: when, and how many servers had failed
 
     async def run(self) -> None:
@@ -69,6 +72,10 @@ class MpsShares:
                 await self._daemons.stop(uuid, for_shares=True)
             except (ControlError, OSError) as error:
                 logger.warning("An MPS daemon cannot be stopped", extra={"daemon": uuid, "err": str(error)})
+        problems = self.problems()
+        if problems != self._problems:
+            self._problems = problems
+            self._changed()
 
     async def ready(self, uuid: str) -> DaemonFiles | Refusal:
         """Return the files of a GPU's daemon, started if it was not, or why it takes no client now."""
@@ -117,6 +124,8 @@ class MpsShares:
 
         No-op if it is no client, or if the daemon does not answer in time.
         """
+        if not self._daemons.knows(uuid):
+            return
         with contextlib.suppress(ControlError, OSError, ValueError, TimeoutError):
             async with asyncio.timeout(ANSWER_SECONDS):
                 for server in steps.pids(await self._daemons.send(uuid, "get_server_list")):

@@ -16,7 +16,7 @@ from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.shares import MpsShares
 from gpushare.allocation import GivenShare, Isolation
 from gpushare.refusal import Refusal
-from tests.deviceplugin import arbiter_node, simulated, waiting
+from tests.deviceplugin import arbiter_node, simulated
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.mps.programs import clients
 from tests.interposer import container
