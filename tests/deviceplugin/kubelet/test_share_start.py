@@ -22,6 +22,7 @@ from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Observable
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
@@ -275,3 +276,22 @@ def test_annotations_contain_the_same_cdi_name() -> None:
     name = answer.cdi_share_name(["GPU-a::0", "GPU-b::1"])
     assert dict(response.annotations) == {f"cdi.k8s.io/nvidia-device-plugin_{name}": f"gpushare.io/share={name}"}
     assert not response.cdi_devices
+
+
+async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(node: Node) -> None:
+    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS)
+    node.mps_problem = "the MPS daemon of GPU-2222 takes no client now: it has ended"
+    (name,) = (await node.kubelet.admit("client", PERCENT, 50)).cdi_devices
+    assert await refused(node, "client") == node.mps_problem
+    assert not node.cdi.exists()
+    node.mps_problem = ""
+    await node.kubelet.start_container("client")
+    assert node.described(name.name) == ["/dev/nvidia1"]
+    (path,) = node.cdi.iterdir()
+    (device,) = json.loads(path.read_text())["devices"]
+    edits = device["containerEdits"]
+    assert edits["env"] == [f"CUDA_MPS_PIPE_DIRECTORY={contract.CONTAINER_MPS_PIPE}"]
+    assert [(mount["containerPath"], mount["hostPath"], mount["options"][0]) for mount in edits["mounts"]] == [
+        (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
+        ("/dev/shm", "/run/mps/shm", "rw"),
+    ]

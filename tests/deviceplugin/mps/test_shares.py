@@ -14,9 +14,11 @@ import pytest
 from deviceplugin.mps import steps
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.shares import MpsShares
-from gpushare.allocation import GivenShare, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
+from gpushare.gpunode import GpuNode
+from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
-from tests.deviceplugin import arbiter_node, simulated
+from tests.deviceplugin import arbiter_node, simulated, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.mps.programs import clients
 from tests.interposer import container
@@ -165,6 +167,73 @@ async def test_the_daemon_lives_from_the_first_share_to_the_last(world: World) -
     world.node.allocations += [small, large]
     assert await world.shares.ready(world.uuid) == files, "a container that starts before the next step starts it"
     assert files.pid_file.exists()
+
+
+CONTROL = """#!/bin/sh
+read -r command
+echo "$command" >> "$CUDA_MPS_LOG_DIRECTORY/commands"
+case "$command" in
+get_server_list) echo 70 ;;
+"get_client_list 70") printf '7\\n8\\n' ;;
+esac
+"""
+
+
+@pytest.fixture
+async def scripted(tmp_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
+    """A running daemon with two clients, and the directory of its log."""
+    program = tmp_path / "control"
+    program.write_text(CONTROL)
+    program.chmod(0o755)
+
+    async def exclusive(uuid: str, exclusive: bool) -> None:
+        raise AssertionError(uuid, exclusive)
+
+    daemons = Daemons(root=tmp_path / "mps", program=program, set_exclusive=exclusive)
+    share = GivenShare(("main",), ("GPU-1",), 50, 50, LIMIT)
+    entry = Allocation("a", PodRef("ml", "trainer"), (share,), labels=Labels(isolation=Isolation.MPS))
+    node = GpuNode("node-a", allocations=(entry,))
+    made = MpsShares(daemons, node=lambda: node, fractional=lambda: frozenset({"GPU-1"}), clock=lambda: 0.0)
+    await made.step()
+    yield made, made.files("GPU-1").log
+    await daemons.stop("GPU-1", for_shares=True)
+
+
+async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(
+    scripted: tuple[MpsShares, Path],
+) -> None:
+    shares, log = scripted
+    assert await shares.clients("GPU-1") == {7, 8}
+    await shares.terminate("GPU-1", 9)
+    await shares.terminate("GPU-1", 8)
+    sent = (log / "commands").read_text().splitlines()
+    assert [line for line in sent if line.startswith("terminate")] == ["terminate_client 70 8"]
+
+
+async def test_a_gpu_whose_servers_fail_again_and_again_takes_no_new_share(scripted: tuple[MpsShares, Path]) -> None:
+    shares, log = scripted
+    gpu = HardwareGpu("GPU-1", 0)
+    assert shares.can_share(gpu, (7, 0))
+    assert not shares.can_share(gpu, (6, 1))
+    assert not shares.can_share(dataclasses.replace(gpu, mig_enabled=True), (8, 0))
+    with (log / "control.log").open("a") as file:
+        file.write("Server 70 exited with status 1\n" * 3)
+    await shares.step()
+    assert shares.problems() == {"GPU-1": "its servers failed 3 times within 60 s, with all their clients"}
+    assert not shares.can_share(gpu, (7, 0))
+    assert isinstance(await shares.ready("GPU-1"), Refusal)
+
+
+async def test_a_share_without_isolation_is_counted_and_not_limited(world: World) -> None:
+    world.node.allocations.clear()
+    world.node.pods.clear()
+    share = GivenShare(("main",), (world.uuid,), 25, 25, LIMIT)
+    world.node.add_pod("small", share, isolation=Isolation.NONE)
+    async with world.client("small", clients.allocates, 100) as client:
+        assert await says(client) == "0"
+        await waiting.until(lambda: (world.node.used("small") or (0,))[0] >= 100 * MIB)
+        goes_on(client)
+        assert await says(client) == "ran"
 
 
 async def test_a_start_is_refused_while_there_is_no_daemon(world: World) -> None:
