@@ -77,7 +77,7 @@ def allocation(
     pod_name: str = "trainer",
     uid: str = "",
     reserved_until: float | None = None,
-    **labels: str,
+    **labels: Any,
 ) -> Allocation:
     """Build an allocation with one share on these GPUs."""
     return Allocation(

@@ -12,7 +12,7 @@
 /* Arbiter protocol: SOCK_SEQPACKET, little-endian. */
 #define WIRE_MAGIC 0x48535047u
 #define WIRE_OLDEST 1
-#define WIRE_VERSION 3 /* from 3 on the library obeys the isolation in WELCOME */
+#define WIRE_VERSION 3      /* from 3 on the library obeys the isolation in WELCOME */
 #define MESSAGE_HELLO 1     /* library -> arbiter */
 #define MESSAGE_WELCOME 2   /* arbiter -> library, with two descriptors: limits, ledger */
 #define MESSAGE_REFUSED 3   /* arbiter -> library: one sentence */

@@ -149,8 +149,8 @@ static bool read_isolation(const message_t *answer, ssize_t length, wire_isolati
     *isolation = answer->isolated.isolation;
     bool valid = isolation->isolation <= ISOLATION_NONE && isolation->percent <= 100 &&
                  memchr(isolation->pipe, '\0', sizeof isolation->pipe) != NULL;
-    return valid || fail(sentence, size, "the arbiter's welcome has an unknown isolation (%u): " RESTART,
-                         isolation->isolation);
+    return valid ||
+           fail(sentence, size, "the arbiter's welcome has an unknown isolation (%u): " RESTART, isolation->isolation);
 }
 
 /* Reading a mapped page beyond the end of its file would kill the process. */
@@ -212,8 +212,7 @@ static bool welcomed(int socket, wire_welcome_result_t *result, wire_answer_t *a
         return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
     result->slot = answer.welcome.slot;
     result->gpu_count = answer.welcome.gpu_count;
-    if (!check_pages(result, sentence, size) ||
-        !read_isolation(&answer, length, &result->isolation, sentence, size))
+    if (!check_pages(result, sentence, size) || !read_isolation(&answer, length, &result->isolation, sentence, size))
         return false;
     __atomic_store_n(&protocol_version, answer.header.version, __ATOMIC_RELAXED);
     return true;
