@@ -6,7 +6,7 @@ import dataclasses
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from deviceplugin.host import records
 from deviceplugin.modes.desired_config import ConfiguredGpu
@@ -52,11 +52,19 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     document = {
         "version": VERSION,
         "current": records.to_json(checkpoint.current),
-        "gpus": {uuid: records.to_json(assignment) for uuid, assignment in sorted(checkpoint.gpus.items())},
-        "before": {uuid: records.to_json(assignment) for uuid, assignment in sorted(checkpoint.before.items())},
+        "gpus": {uuid: _to_json(assignment) for uuid, assignment in sorted(checkpoint.gpus.items())},
+        "before": {uuid: _to_json(assignment) for uuid, assignment in sorted(checkpoint.before.items())},
         "seats": [records.to_json(gpu) for gpu in checkpoint.known_gpus],
     }
     records.write_file(path, json.dumps(document, indent=1), lasting=True)
+
+
+def _to_json(assignment: Assignment | None) -> Any:
+    """Return an assignment without its isolations: release 0.3.0 rejects them, and the configuration has them."""
+    document = records.to_json(assignment)
+    for part in () if assignment is None else (document, *document["shared"]):
+        part.pop("isolations", None)
+    return document
 
 
 def read(path: Path) -> Checkpoint | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import socket
 import struct
 from collections.abc import AsyncIterator
@@ -12,6 +13,7 @@ import pytest
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract
+from gpushare.allocation import Isolation, Labels
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter.test_hostility import connect, own_process
 from tests.deviceplugin.arbiter_node import ArbiterNode, uid
@@ -51,7 +53,7 @@ def _own(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode) -> None:
     own_process(monkeypatch, node, "trainer")
 
 
-RANGES = {"0.1.0": (1, 0, 1), "this release": (1, 2, 2), "a later one": (2, 9, 2)}
+RANGES = {"0.1.0": (1, 0, 1), "0.3.0": (1, 2, 2), "this release": (1, 3, 3), "a later one": (2, 9, 3)}
 
 
 @pytest.mark.parametrize(("oldest", "newest", "agreed"), RANGES.values(), ids=RANGES.keys())
@@ -98,7 +100,7 @@ async def test_a_too_new_library_is_refused_in_a_version_that_it_understands(nod
         client.send(message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
         kind, version, body = await heard(client)
         assert (kind, version) == (contract.MESSAGE_REFUSED, 7)
-        assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 2" in body
+        assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 3" in body
 
 
 async def test_the_agent_gets_the_same_reason_as_the_refused_library(node: ArbiterNode) -> None:
@@ -115,3 +117,33 @@ async def test_the_agent_gets_the_same_reason_as_the_refused_library(node: Arbit
     assert container.pod_uid == uid("trainer")
     assert sentence == body.split(b"\0")[0].decode()
     assert sentence.endswith("recreate the pod, so that it gets the agent's library")
+
+
+@pytest.mark.parametrize("isolation", [Isolation.MPS, Isolation.NONE])
+async def test_only_libraries_that_know_isolations_get_another_share_than_the_arbiters(
+    node: ArbiterNode, isolation: Isolation
+) -> None:
+    entry = node.allocations[0]
+    node.allocations[0] = dataclasses.replace(entry, labels=Labels(isolation=isolation))
+    with contextlib.closing(await connect(node)) as client:
+        client.send(message(contract.MESSAGE_HELLO, 1, bytes(32), newest=2))
+        kind, _, body = await heard(client)
+        assert kind == contract.MESSAGE_REFUSED
+        assert f"too old for a share with the isolation {isolation}".encode() in body
+    with contextlib.closing(await connect(node)) as client:
+        client.send(message(contract.MESSAGE_HELLO, 1, bytes(32), newest=3))
+        kind, version, body = await heard(client)
+        assert (kind, version) == (contract.MESSAGE_WELCOME, 3)
+        number, percent, pipe = struct.unpack_from(
+            contract.WIRE_ISOLATION, body, struct.calcsize(contract.WIRE_WELCOME)
+        )
+        wanted = {
+            Isolation.MPS: (contract.ISOLATION_MPS, 100, contract.CONTAINER_MPS_PIPE),
+            Isolation.NONE: (contract.ISOLATION_NONE, 0, ""),
+        }
+        assert (number, percent, pipe.rstrip(b"\0").decode()) == wanted[isolation]
+        # Its gate opens at once, and no other share closes it.
+        client.send(message(contract.MESSAGE_WANT, 3, struct.pack(contract.WIRE_LEASE, 0, 0, 0)))
+        kind, _, body = await heard(client)
+        assert (kind, struct.unpack(contract.WIRE_LEASE, body)[:2]) == (contract.MESSAGE_OPEN, (0, 0))
+    assert list(node.server.leases.usage()) == []

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deviceplugin.arbiter.pages import LimitsRecord
+from deviceplugin.arbiter.tenant import UNLIMITED_BYTES
 from deviceplugin.audit import node_audit, process_limits
 from deviceplugin.audit.excess import Overuse
 from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, SeenMember, SeenProcess, SeenShare
@@ -19,7 +20,7 @@ from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls.plan import Wall, WallState
 from gpushare import contract
-from gpushare.allocation import Allocation, PodRef
+from gpushare.allocation import Allocation, Isolation, Labels, PodRef
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode, Resize
 from tests.deviceplugin.audit.sample_node import (
     GIB,
@@ -339,3 +340,34 @@ def test_the_driver_keeps_the_memory_of_a_process_without_the_library() -> None:
     assert process_limits.processes_to_kill(audit) == [judged]
     (without,) = judge(seen(bypassing, members=(), gpus=ABLE)).shares
     assert (without.wall, without.reason) == ("none", "python3 (20) bypassed its limits")
+
+
+def as_client(*processes: SeenProcess, clients: dict[str, frozenset[int]]) -> Seen:
+    share = SeenShare(dataclasses.replace(TENANT, isolation=Isolation.MPS), (RECORD,), (MEMBER,))
+    return Seen(GPUS, processes, (share,), mps_clients=clients)
+
+
+def test_registered_process_that_is_no_client_of_its_gpus_mps_daemon_is_unlimited() -> None:
+    assert state(as_client(process(), clients={A: frozenset({7})}))[0] is LimitState.LIMITED
+    assert state(as_client(process(), clients={}))[0] is LimitState.LIMITED, "the daemon lists none"
+    others = as_client(process(), clients={A: frozenset({8})})
+    assert state(others) == (LimitState.UNLIMITED, process_limits.NOT_A_CLIENT)
+    assert judge(others, looks=1).processes[0].state is LimitState.UNJUDGED
+    assert [audited.process.pid for audited in process_limits.processes_to_kill(judge(others))] == [7]
+    (share,) = [share for share in judge(others).shares if share.pod == "trainer" and share.gpu == A]
+    assert share.reason == "python3 (7) bypassed its limits"
+
+
+def test_client_of_no_share_is_foreign_and_the_mps_server_is_not() -> None:
+    stranger = process(9, container=None, outside="it is in no container")
+    assert state(as_client(stranger, clients={A: frozenset({9})}))[0] is LimitState.FOREIGN
+    assert state(as_client(dataclasses.replace(stranger, mps_server=True), clients={}))[0] is LimitState.UNJUDGED
+
+
+def test_memory_of_a_share_without_isolation_is_not_compared() -> None:
+    entry = dataclasses.replace(NODE.allocations[0], labels=Labels(isolation=Isolation.NONE))
+    node = dataclasses.replace(NODE, allocations=(entry, *NODE.allocations[1:]))
+    share = SeenShare(dataclasses.replace(TENANT, isolation=Isolation.NONE), (RECORD,), (MEMBER,))
+    assert not judge(Seen(GPUS, (), (share,)), node=node).shares[0].in_force, "it has a limit"
+    free = dataclasses.replace(RECORD, memory_bytes=UNLIMITED_BYTES)
+    assert judge(Seen(GPUS, (), (dataclasses.replace(share, enforced=(free,)),)), node=node).shares[0].in_force

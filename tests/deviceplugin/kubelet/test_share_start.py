@@ -18,9 +18,11 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.injection import cdi_specs, decision
 from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
+from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Observable
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
@@ -71,6 +73,7 @@ class Node:
         self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
         self.walls = Walls()
+        self.mps_problem = ""
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = cdi_specs.Specs(
@@ -85,6 +88,9 @@ class Node:
         assert namespace == "ml"
         key = name if container == "main" else f"{name}/{container}"
         return self.given.get(key, Refusal("the API server did not answer in time"))
+
+    async def mps(self, uuid: str) -> DaemonFiles | Refusal:
+        return Refusal(self.mps_problem) if self.mps_problem else DaemonFiles(Path("/run/mps"), uuid)
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
         """Write the kubelet's checkpoint for a pod's containers, as at admission."""
@@ -110,6 +116,7 @@ class Node:
             descriptions=self.specs,
             denied=pod_denial.PodDenial(None, ""),
             walls=self.walls,
+            mps=self.mps,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
@@ -314,3 +321,22 @@ async def test_containers_that_reuse_ids_have_the_limit_of_their_pod(node: Node)
     node.keeps("trainer", warm=ids, main=ids)
     await node.answers().start(PERCENT, ids)
     assert node.walls.covered == ["uid-trainer"]
+
+
+async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(node: Node) -> None:
+    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS)
+    node.mps_problem = "the MPS daemon of GPU-2222 takes no client now: it has ended"
+    (name,) = (await node.kubelet.admit("client", PERCENT, 50)).cdi_devices
+    assert await refused(node, "client") == node.mps_problem
+    assert not node.cdi.exists()
+    node.mps_problem = ""
+    await node.kubelet.start_container("client")
+    assert node.described(name.name) == ["/dev/nvidia1"]
+    (path,) = node.cdi.iterdir()
+    (device,) = json.loads(path.read_text())["devices"]
+    edits = device["containerEdits"]
+    assert edits["env"] == [f"CUDA_MPS_PIPE_DIRECTORY={contract.CONTAINER_MPS_PIPE}"]
+    assert [(mount["containerPath"], mount["hostPath"], mount["options"][0]) for mount in edits["mounts"]] == [
+        (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
+        ("/dev/shm", "/run/mps/shm", "rw"),
+    ]

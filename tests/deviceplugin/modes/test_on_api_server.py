@@ -37,6 +37,12 @@ sharing:
 version: v1
 mig: [{devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2}}, {devices: [0, 2, 3], mig-enabled: false}]
 """,
+    "clients": """
+version: v1
+flags: {plugin: {deviceListStrategy: cdi-cri}}
+sharing: {fractional: {resources: [{name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps]},
+                                   {name: nvidia.com/gpu, devices: [1, 2, 3]}]}}
+""",
     "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
 }
 

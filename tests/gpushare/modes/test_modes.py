@@ -10,13 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import errors
+from gpushare.allocation import Isolation
 from gpushare.config import config_file, model
 from gpushare.config.model import Devices
 from gpushare.gpunode import Mode
 from gpushare.mig import catalogue, parted
 from gpushare.modes import device_resources, mode_plan
-from gpushare.modes.assignment import offer
-from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice, WholeDevice
+from gpushare.modes.assignment import Assignment, contradiction, offer
+from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu, HardwareMigDevice, WholeDevice
 
 GIB = 1024**3
 
@@ -352,3 +353,13 @@ def test_strategy_none_offers_a_gpu_in_mig_mode_as_a_whole() -> None:
     assert device_resources.by_resource(node, strategy="none") == {
         "nvidia.com/gpu": (WholeDevice("GPU-0", "0", "GPU-0"),)
     }
+
+
+@pytest.mark.parametrize(
+    ("isolations", "allowed"), [((Isolation.MPS,), True), ((Isolation.ARBITER, Isolation.MPS), False), ((), False)]
+)
+def test_a_gpu_may_be_exclusive_where_all_shares_are_clients_of_mps(
+    isolations: tuple[Isolation, ...], allowed: bool
+) -> None:
+    gpu = HardwareGpu("GPU-a", 0, compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
+    assert (contradiction(gpu, Assignment(Mode.FRACTIONAL, isolations=isolations)) == "") is allowed

@@ -1,0 +1,64 @@
+"""The MPS daemons of an agent, from the shares in the GPUNode of a real API server."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from pathlib import Path
+
+import pytest
+
+from deviceplugin.mps.steps import DaemonFiles
+from gpushare import codec, ledger
+from gpushare.allocation import Isolation
+from tests import builders
+from tests.deviceplugin import agent_process, simulated
+from tests.deviceplugin.api_server_node import installed
+from tests.deviceplugin.modes.test_on_api_server import Node, configured, node
+
+__all__ = ["configured", "installed", "node"]
+pytestmark = pytest.mark.apiserver
+
+
+async def test_a_gpu_has_an_mps_daemon_from_its_first_share_with_that_isolation_to_its_last(
+    node: Node, short_path: Path
+) -> None:
+    async def isolations() -> list[tuple[Isolation, ...]]:
+        return [gpu.isolations for gpu in codec.read(await node.gpunode()).gpus]
+
+    async def are_offered() -> bool:
+        return await isolations() == [(Isolation.ARBITER, Isolation.MPS), *[(Isolation.ARBITER,)] * 3]
+
+    daemons = [DaemonFiles(short_path / "mps", uuid).pid_file for uuid in node.uuids]
+
+    async def one_runs() -> bool:
+        return [file.exists() for file in daemons] == [True, False, False, False]
+
+    async def none_runs() -> bool:
+        return not any(file.exists() for file in daemons)
+
+    await node.label("clients")
+    credentials = node.agents_kubeconfig(short_path / "kubeconfig")
+    program = simulated.BUILD / "nvidia-cuda-mps-control"
+    running = functools.partial(
+        agent_process.running,
+        node.node,
+        short_path,
+        kubeconfig=credentials,
+        gpus=node.gpus,
+        more=(f"--mps-program={program}", f"--mps-root={short_path / 'mps'}"),
+    )
+    entry = builders.allocation("a1", node.uuids[0], isolation=Isolation.MPS)
+    async with running() as agent:
+        await node.until(are_offered)
+        assert await none_runs()
+        await node.place(lambda known: ledger.reserve(known, entry))
+        await node.until(one_runs)
+        pid = daemons[0].read_text()
+        assert await agent.stop() == 0
+    async with running() as agent:
+        await agent.until("An MPS daemon runs")
+        assert daemons[0].read_text() == pid, "its clients live on"
+        await node.place(lambda known: dataclasses.replace(known, allocations=()))
+        await node.until(none_runs)
+        assert await agent.stop() == 0
