@@ -26,7 +26,7 @@ def test_placement_learns_from_the_pods_that_have_come(lessons: list[Mix]) -> No
     scheduler = own_policies.Gpushare("fragmentation", NODES)
     for _ in range(60):
         assert scheduler.place(HALF) is not None
-    assert [mix.pods for mix in lessons] == [50]
+    assert [mix.pods for mix in lessons] == [10, 20, 30, 40, 53]
 
 
 def test_gpus_of_a_linked_node_are_linked_so_many_by_so_many() -> None:
