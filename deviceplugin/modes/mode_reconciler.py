@@ -262,7 +262,7 @@ class ModeReconciler:
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
         able = [
-            dataclasses.replace(gpu, isolations=gpu.isolations | {Isolation.MPS})
+            dataclasses.replace(gpu, isolations=(*gpu.isolations, Isolation.MPS))
             if self._takes_mps_shares(gpu)
             else gpu
             for gpu in hardware

@@ -47,7 +47,7 @@ class HardwareGpu:
     compute_mode: ComputeMode = ComputeMode.DEFAULT
     memory_is_known: bool = True
     ours: bool = False  # whether gpushare made its current MIG state
-    isolations: frozenset[Isolation] = frozenset({Isolation.ARBITER, Isolation.NONE})  # that it and its node can do
+    isolations: tuple[Isolation, ...] = (Isolation.ARBITER, Isolation.NONE)  # that it and its node can do
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
