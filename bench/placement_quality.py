@@ -8,10 +8,10 @@ is rejected. gpushare's figures come from the product's own Fleet, which learns 
 in advance. Pods without GPUs are placed by the same policy, as in the published experiments. Prints tables for people,
 then one JSON object a line per figure.
 
-`worlds` are clusters and demands unlike the published ones (`openb.worlds`). In `LIST+kube-scheduler`, kube-scheduler's
-default scores place the pods without GPUs; in `LIST+nodes` they may use openb's nodes without GPUs as well; in
-`LIST+taint` the GPU nodes also have the taint PreferNoSchedule. `regression` are the lists and worlds to measure with
-every change of the engine.
+`worlds` are clusters and demands unlike the published ones, `random` 32 random ones (`openb.worlds`). In
+`LIST+kube-scheduler`, kube-scheduler's default scores place the pods without GPUs; in `LIST+nodes` they may use openb's
+nodes without GPUs as well; in `LIST+taint` the GPU nodes also have the taint PreferNoSchedule. `regression` are the
+lists and worlds to measure with every change of the engine.
 
 Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60,worlds] [--seeds 42,43,44]
     [--policies fragmentation,fgd,best-fit] [--churn 0.9] [--plot FILE.svg] [--jobs 2]
@@ -75,10 +75,14 @@ class Result:
     curve: tuple[float, ...] = ()
 
 
+def is_world(name: str) -> bool:
+    return name in worlds.WORLDS or name in worlds.RANDOM
+
+
 def run(task: Task) -> Result:
     """Measure one pod list, policy and seed."""
     listed, _, form = task.pods.partition("+")
-    if task.pods in worlds.WORLDS:
+    if is_world(task.pods):
         nodes, pods = worlds.load(task.directory, task.pods, task.seed)
     else:
         nodes, pods = trace.nodes(task.directory), trace.pods(task.directory, listed)
@@ -94,7 +98,7 @@ def run(task: Task) -> Result:
         others = [node for node in trace.nodes(task.directory, of="all") if has_others and not node.gpus]
         scheduler = BesideKubeScheduler(ours, nodes, others, task.seed, is_tainted=is_tainted)
     if task.churn is None:
-        arriving = pods if task.pods in worlds.WORLDS else trace.fill(pods, gpus, task.seed)
+        arriving = pods if is_world(task.pods) else trace.fill(pods, gpus, task.seed)
         return fill(task, scheduler, arriving, 100 * gpus, Links(nodes))
     arrivals = trace.churn(pods, gpus, task.seed, load=task.churn, lifetimes=LIFETIMES)
     return churn(task, scheduler, arrivals, 100 * gpus, Links(nodes))
@@ -243,7 +247,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--plot", type=Path, help="write a plot to this file, .svg or .png")
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     chosen = parser.parse_args()
-    sets = {"worlds": list(worlds.WORLDS), "regression": list(REGRESSION)}
+    sets = {"worlds": list(worlds.WORLDS), "regression": list(REGRESSION), "random": list(worlds.RANDOM)}
     chosen.traces = chosen.traces or trace.traces(chosen.openb)
     chosen.traces = [name for word in chosen.traces for name in sets.get(word, [word])]
     for policy in chosen.policies:

@@ -13,7 +13,9 @@ from gpushare.allocation import Memory
 from gpushare.policies import DEFAULT_MIX, Typical
 from gpushare.request import NO_CONSTRAINTS, Constraints, Demand, Request
 
-ENOUGH_PODS = 50  # with fewer pods the default mix is a better guess
+ENOUGH_PODS = 50  # with fewer pods the default mix is a better guess of what is typical
+FEW_PODS = 10  # with fewer pods nothing is known
+PRIOR = 5  # pods that the default mix counts as at first; none from ENOUGH_PODS on
 MAX_CLASSES = 512  # the rarest beyond this are dropped
 UNSEEN = 0.05  # part of all GPUs expected to be requested one by one, while no pod requests whole GPUs
 UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once, while no pod requests several
@@ -81,13 +83,12 @@ class Mix:
         return self.weights if self.pods >= ENOUGH_PODS and self.weights else _DEFAULT
 
     def expecting(self) -> Mapping[RequestClass, float]:
-        """Return the classes with a demand for whole GPUs added, unless enough of the pods request some already.
+        """Return the classes with the default mix added while pods are few, and whole GPUs while few pods request them.
 
-        Without it the first pods of a cluster, if all alike with much CPU, would be spread over all nodes, because only
-        more of the same would be expected, and no node would stay empty. Once the pods request whole GPUs, the mix
-        knows their CPU and memory; expected ones need none, which would make CPU look less scarce than it is.
+        Without whole GPUs, the first pods, if all alike with much CPU, would be spread over all nodes, because only
+        more of the same would be expected. Expected ones need no CPU, so they make it look less scarce than it is.
         """
-        if self.pods < ENOUGH_PODS or not self.weights:
+        if not self.weights:
             return self.classes
         every = whole = several = 0.0
         weights = dict(self.weights)
@@ -101,12 +102,15 @@ class Mix:
             if part > 0 and self.gpus:
                 expected = RequestClass(size, 100, Memory(percent=100))
                 weights[expected] = weights.get(expected, 0.0) + part * self.gpus / size
+        prior = PRIOR * (1 - self.pods / ENOUGH_PODS)
+        if prior > 0:
+            weights |= {asked: weights.get(asked, 0.0) + prior * weight for asked, weight in _DEFAULT.items()}
         return weights
 
     @property
     def ignorance(self) -> float:
         """How little the mix says about future requests: 1 with few pods, falling as their number grows."""
-        return (ENOUGH_PODS / max(self.pods, ENOUGH_PODS)) ** 2
+        return (FEW_PODS / max(self.pods, FEW_PODS)) ** 2
 
     def typical(self, gpu_bytes: int) -> tuple[Typical, ...]:
         """Return the mix as parts of one GPU with `gpu_bytes`; the weights add up to 1."""

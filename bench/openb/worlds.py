@@ -15,6 +15,7 @@ from openb import trace
 from openb.trace import Node, Pod
 
 PART = 8  # every eighth node
+RANDOM = tuple(f"random-{number}" for number in range(32))
 WHOLE_GPU = 100  # percent
 Demand = Callable[[Sequence[Node], Sequence[Pod], random.Random], Iterator[Pod]]
 
@@ -34,7 +35,7 @@ class World:
 
 def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
     """Return the nodes of a world, and its pods in order of arrival."""
-    world, draw = WORLDS[name], random.Random(seed)
+    world, draw = WORLDS[name] if name in WORLDS else _random(int(name.removeprefix("random-"))), random.Random(seed)
     nodes = list(world.nodes(trace.nodes(directory)[:: world.part]))
     total, asked, pods = 100 * sum(node.gpus for node in nodes), 0.0, []
     for pod in world.demand(nodes, trace.pods(directory, world.pods), draw):
@@ -43,6 +44,30 @@ def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
         if asked >= trace.MAX_LOAD * total:
             return nodes, pods
     raise AssertionError(f"the demand of {name} ended")
+
+
+def _random(number: int) -> World:
+    """Return a small cluster of one to four models, and a demand of two to twelve classes, drawn by the number."""
+    draw = random.Random(9000 + number)
+    models = draw.sample(["A", "B", "C", "D", "E"], draw.randint(1, 4))
+    nodes: list[Node] = []
+    for model in models:
+        gpus, cpus, gib = draw.choice((1, 2, 4, 8)), draw.choice((8, 12, 16, 32, 64)), draw.choice((32, 48, 64, 128))
+        nodes += [
+            Node(f"{model}-{node}", 1000 * cpus * gpus, 1024 * gib * gpus, gpus, model)
+            for node in range(draw.randint(4, 40))
+        ]
+    largest = max(node.gpus for node in nodes)
+    pods: list[Pod] = []
+    for _ in range(draw.randint(2, 12)):
+        gpus = draw.choice((1, 1, 1, 1, 2, 4, 8))
+        gpus = gpus if gpus <= largest else 1
+        percent = WHOLE_GPU if gpus > 1 else draw.choice((5, 10, 20, 25, 30, 33, 50, 60, 70, WHOLE_GPU))
+        cpu, memory = 1000 * gpus * draw.choice((1, 2, 4, 8, 12)), 1024 * gpus * draw.choice((4, 8, 16, 32, 48))
+        is_named = draw.random() < 0.3 and nodes[0].gpus >= gpus
+        named = (draw.choice(models),) if is_named else ()
+        pods += [Pod(cpu, memory, gpus, percent, named)] * draw.choice((1, 2, 4, 8))
+    return World("", lambda _nodes, _pods, drawn: _drawn(pods, drawn), lambda _: nodes)
 
 
 def _drawn(pods: Sequence[Pod], draw: random.Random) -> Iterator[Pod]:

@@ -109,6 +109,7 @@ class Grid:
     def __init__(self) -> None:
         self.columns = empty(1, 16)
         self.kinds: list[Gpu | None] = [None]  # a GPU per distinct kind, with its permanent properties only
+        self.node_gpus = [0]  # [kind] GPUs of the largest node with this kind so far
         self.facts: list[Gpu | None] = [None]  # an anonymous GPU per distinct set of facts
         self.layouts: list[GpuTopology] = []
         self.most_linked = 1  # size of the largest link group
@@ -162,6 +163,8 @@ class Grid:
         unused = unused_linked(layout, [view.used[gpu.uuid] for gpu in gpus])
         self._write(slot, [(*self._row(gpu, view.used[gpu.uuid]), unused[row]) for row, gpu in enumerate(gpus)])
         columns = self.columns
+        for kind in set(columns.kind[: len(gpus), slot].tolist()):
+            self.node_gpus[kind] = max(self.node_gpus[kind], len(gpus))
         columns.node_kind[slot] = self._node_kind(gpus)
         columns.layout[slot] = self._layout(layout)
         columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
@@ -226,6 +229,7 @@ class Grid:
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)
+                self.node_gpus.append(0)
             known = self._fact_ids[facts] = (len(self.facts), self._kind_ids[kind])
             self.facts.append(gpu.anonymous())
         return known

@@ -22,6 +22,7 @@ _HORIZON = 0.95  # assumed demand as a part of free capacity; below 1, so that n
 _EAGERNESS = 0.1  # the price difference that diverts demand
 _STEPS = 40
 _CLOSE = 1e-3  # of a kind's free GPUs: the precision of prices
+_DIGITS = 3  # of the prices of kinds: the last bits depend on the processor
 _SLACK_GPUS = 1.0  # the same for a kind with almost nothing free
 _KIND_GRAIN = 0.02  # free GPUs of a kind are rounded to steps of this part, so that its price seldom changes
 _SPARE_SETS = 3  # spare sets of each class worth keeping, as requests arrive unevenly
@@ -70,7 +71,7 @@ def _of_kinds(worth: Worth, steps: tuple[float, ...]) -> Floats:
         bend = (np.diag(load) - (parts.T * asked) @ parts + _CLOSE * np.diag(scale)) / _EAGERNESS
         step = np.linalg.solve(bend[np.ix_(free, free)], slope[free])
         now[free] = np.clip(now[free] - np.clip(step, -_EAGERNESS, _EAGERNESS), 0.0, 1.0)
-    return now
+    return np.round(now, _DIGITS)
 
 
 def _of_sets(worth: Worth, copies: Floats, free_gpus: float) -> Floats:

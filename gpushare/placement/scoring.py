@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -89,10 +90,11 @@ class Scoring:
 
     def study(self, mix: Mix) -> Worth:
         """Return the tables of a mix; changes nothing. A mix that names no GPUs is one of this grid."""
+        grid = self._grid
         if not mix.gpus:
-            of_nodes = (self._grid.now().kind != ABSENT).sum(0)
+            of_nodes = (grid.now().live != ABSENT).sum(0)
             mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
-        return Worth(mix, tuple(self._grid.kinds), most_linked=self._grid.most_linked)
+        return Worth(mix, tuple(grid.kinds), most_linked=grid.most_linked, node_gpus=grid.node_gpus)
 
     def learn(self, worth: Worth) -> None:
         """Price by these tables from now on."""
@@ -352,9 +354,10 @@ class Scoring:
         return parts
 
     def _is_outgrown(self) -> bool:
-        """Whether there are kinds of GPU or link groups that the worth does not cover."""
+        """Whether there are kinds of GPU, link groups or sizes of nodes that the worth does not cover."""
         worth, grid = self.worth, self._grid
-        return worth.kinds != len(grid.kinds) or worth.most_linked < grid.most_linked
+        is_larger = any(map(operator.lt, worth.node_gpus, grid.node_gpus))
+        return is_larger or worth.kinds != len(grid.kinds) or worth.most_linked < grid.most_linked
 
     def _update_worth(self) -> None:
         """Update `_now` to the grid."""

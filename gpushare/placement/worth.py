@@ -26,6 +26,7 @@ from gpushare.placement.topology import GpuTopology
 _POINTS = 1024  # of a curve
 _MAX_SETS = 12  # most common classes with several GPUs, which get prices
 _MIN_FREE = 1e-9
+_ANY = 2**31  # GPUs of a node that takes any request
 _LINKED = 0.05  # GPUs, per GPU of a linked set; below `topology.UNLINKED_COST`, so that pods that need one take it
 _BROKEN = 0.97  # factor for a partly used GPU: only a whole one fits every request, also later
 _STEPS = 1200
@@ -145,12 +146,15 @@ class Curve:
 class Worth:
     """The tables of one mix for the known kinds of GPU."""
 
-    def __init__(self, mix: Mix, kinds: Sequence[Gpu | None], *, most_linked: int = 1) -> None:
-        """most_linked: size of the largest link group."""
+    def __init__(
+        self, mix: Mix, kinds: Sequence[Gpu | None], *, most_linked: int = 1, node_gpus: Sequence[int] = ()
+    ) -> None:
+        """most_linked: size of the largest link group. node_gpus: [kind] GPUs of its largest node; empty: unknown."""
         self.mix = mix
+        self.node_gpus = tuple(node_gpus) or (_ANY,) * len(kinds)
         self.kinds = len(kinds)
         self.most_linked = most_linked
-        classes = [_Class(asked, weight, kinds) for asked, weight in mix.expecting().items()]
+        classes = [_Class(asked, weight, kinds, self.node_gpus) for asked, weight in mix.expecting().items()]
         self.compute = _table((pods, pods.asked.request_percent) for pods in classes)  # [POINTS]
         memory = [
             _table((pods, int(pods.needs.memory_percent[number])) for pods in classes)
@@ -217,14 +221,17 @@ class Loss:
 class _Class:
     """A class of the mix with its sizes on the known kinds."""
 
-    def __init__(self, asked: RequestClass, weight: float, kinds: Sequence[Gpu | None]) -> None:
+    def __init__(
+        self, asked: RequestClass, weight: float, kinds: Sequence[Gpu | None], node_gpus: Sequence[int]
+    ) -> None:
         part = DemandKey(asked.gpus, asked.request_percent, asked.memory)
         self.asked = asked
         self.host = asked.host
         self.weight = weight
         self.needs = eligibility.needs_of(part, asked.constraints, kinds)
         sizes = np.array([asked.size_on(kind.memory_bytes) if kind else 0.0 for kind in kinds])
-        self.size = np.where(self.needs.will_do, sizes, 0.0)  # [kind] GPUs; 0 where it does not fit
+        fits = self.needs.will_do & (np.array(node_gpus) >= asked.gpus)
+        self.size = np.where(fits, sizes, 0.0)  # [kind] GPUs; 0 where it does not fit
         self.gpus = float(self.size.max())  # GPUs requested; 0 if it fits nowhere
 
 

@@ -27,7 +27,7 @@ def test_few_pods_do_not_replace_the_default_mix() -> None:
 
 
 def test_ignorance_falls_with_the_number_of_pods() -> None:
-    known = [mix_of(pods, request="0.3").ignorance for pods in (0, mix.ENOUGH_PODS, 2 * mix.ENOUGH_PODS, 1000)]
+    known = [mix_of(pods, request="0.3").ignorance for pods in (0, mix.FEW_PODS, 2 * mix.FEW_PODS, 1000)]
     assert known[0] == known[1] == 1.0
     assert known[1] > known[2] > known[3] > 0
 
@@ -57,6 +57,13 @@ def test_whole_gpus_that_the_pods_request_are_not_expected_on_top() -> None:
 
 def test_default_mix_expects_nothing_else() -> None:
     assert Mix(gpus=800, largest=8).expecting() == Mix().classes
+
+
+def test_default_mix_counts_for_less_with_every_pod() -> None:
+    half = RequestClass(1, 50, Memory(percent=50))
+    weights = [expected(mix_of(pods, request="1%"))[half] for pods in (1, 25)]
+    assert weights == pytest.approx([0.3 * mix.PRIOR * part for part in (0.98, 0.5)])
+    assert half not in expected(mix_of(mix.ENOUGH_PODS, request="1%"))
 
 
 def test_rarest_classes_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -93,8 +93,13 @@ def columns_of(*, compute: Ints, memory: Ints) -> Columns:
     return columns
 
 
-def prices(mix: Mix, gpus_by_kind: tuple[float, float], copies: list[float] = []) -> pricing.Prices:  # noqa: B006
-    worth = Worth(mix, KINDS)
+def prices(
+    mix: Mix,
+    gpus_by_kind: tuple[float, float],
+    copies: list[float] = [],  # noqa: B006
+    node_gpus: tuple[int, ...] = (),
+) -> pricing.Prices:
+    worth = Worth(mix, KINDS, node_gpus=node_gpus)
     return pricing.prices(worth, np.array([1, 2]), np.array(gpus_by_kind), np.array([copies]).reshape(-1, 1))
 
 
@@ -107,6 +112,13 @@ def test_kind_with_more_demand_than_free_gpus_is_expensive() -> None:
     assert prices(named, (90.0, 10.0)).kinds[2] > 0.3
     assert prices(named, (90.0, 10.0)).kinds[1] == 0
     assert prices(named, (10.0, 90.0)).kinds[2] < 0.05
+
+
+def test_kind_is_expensive_whose_nodes_alone_are_large_enough() -> None:
+    mix = mix_of({RequestClass(8, 100, Memory(percent=100)): 1.0, share(100): 4.0})
+    free = (8.0, 8.0), [1.0, 0.0]
+    assert prices(mix, *free, node_gpus=(0, 8, 8)).kinds.max() < 0.1
+    assert prices(mix, *free, node_gpus=(0, 8, 1)).kinds[1] > 0.3
 
 
 def test_whole_sets_become_expensive_as_they_become_rare() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 
 from gpushare import pod
 from gpushare.allocation import PodRef
-from gpushare.mix import ENOUGH_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
+from gpushare.mix import FEW_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
 from gpushare.placement import NodeView, Placement, exclusive_gpus
 from gpushare.placement.fleet import Fleet
@@ -188,7 +188,7 @@ class Chooser:
 
 
 _DEPRIORITIZED: Final = "is left to other replicas"
-FEWEST: Final = 50
+FEWEST: Final = FEW_PODS
 PART: Final = 3  # one third
 MIN_PERCENT: Final = 800  # of a GPU: eight whole ones
 
@@ -231,7 +231,7 @@ class WorkloadMix:
     def is_due(self) -> bool:
         by_pods = self._turnover >= max(FEWEST, self._known // PART)
         by_compute = self._turnover_percent >= max(MIN_PERCENT, self._known_percent // PART)
-        return by_pods or (by_compute and self._pods >= ENOUGH_PODS)
+        return by_pods or by_compute
 
     def snapshot(self) -> Mix:
         self._turnover = 0

@@ -50,19 +50,27 @@ def test_lesson_is_due_once_a_third_of_the_pods_has_changed() -> None:
     tenth = asks(request="0.1")
     for _ in range(240):
         counted.change((), tenth)
-    assert due == [50, 100, 150, 200]
+    assert due == [10, 20, 30, 40, 53, 70, 93, 124, 165, 220]
     counted.change(tenth, tenth)
-    assert len(due) == 4
+    assert len(due) == 10
 
 
 def test_lesson_is_due_once_a_third_of_the_compute_has_changed() -> None:
     due: list[int] = []
     counted = WorkloadMix(lambda: due.append(counted.snapshot().pods))
-    for _ in range(90):
+    for _ in range(93):
         counted.change((), asks(request="0.1"))
+    del due[:]
     for _ in range(4):
         counted.change((), asks(gpus="8"))
-    assert due == [50, 91, 92, 94]  # at 5, 17, 25 and 41 GPUs, of which the last two pods are a third
+    assert due == [94, 95, 97]  # at 17.3, 25.3 and 41.3 GPUs, of which the last two pods are a third
+
+
+def test_lesson_is_due_with_the_first_pod_if_it_is_large() -> None:
+    due: list[int] = []
+    counted = WorkloadMix(lambda: due.append(counted.snapshot().pods))
+    counted.change((), asks(gpus="8"))
+    assert due == [1]
 
 
 def test_few_pods_teach_nothing() -> None:
