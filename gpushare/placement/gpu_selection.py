@@ -47,12 +47,13 @@ class Selected:
     left: Columns  # free capacity of these nodes after the pod
     cost: Floats  # [n] sum of the GPUs' costs by the policy, and the penalty for distance
     apart: Floats  # [n] the penalty alone
+    states: Columns | None = None  # a GPU in each state that `left` has; None: states are unknown
     before: Columns | None = None  # capacity before the pod, if its parts are used one after another
     taken: list[PlacedPart] = dataclasses.field(default_factory=list)
 
     def at(self, some: Ints) -> Selected:
         """Return a copy for some of the nodes."""
-        return Selected(self.slots[some], self.left.at(some), self.cost[some], self.apart[some])
+        return Selected(self.slots[some], self.left.at(some), self.cost[some], self.apart[some], self.states)
 
     def keep(self, kept: Ints) -> None:
         """Drop all other nodes."""
@@ -100,6 +101,7 @@ def select(
     """
     selected = begin(shape, grid, slots)
     if any(part.steps != needs[0].steps for part in needs):
+        selected.states = None
         selected.before = selected.left.at(np.arange(len(selected.slots)))
     for part in needs:
         without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, return_missed=missed is not None)
@@ -123,7 +125,8 @@ def add(
     alone: the pod has no other part.
     """
     meanwhile = selected.meanwhile(part.steps)
-    costs = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone, meanwhile=meanwhile)
+    columns, slots, states = selected.left, selected.slots, selected.states
+    costs = costs_of_gpus(columns, slots, part, shape, worth, grid, states=states, alone=alone, meanwhile=meanwhile)
     if in_turn := [taken.count for taken in selected.taken if not taken.steps.meets(part.steps)]:
         costs -= IN_TURN * np.maximum.reduce(in_turn)
     fits = np.isfinite(costs).sum(0) >= part.gpus
@@ -147,20 +150,45 @@ def costs_of_gpus(
     worth: Worth,
     grid: Grid,
     *,
+    states: Columns | None,
     alone: bool,
     gpus: Floats | None = None,
     meanwhile: Columns | None = None,
 ) -> Floats:
     """Return [g, n] the cost of each GPU, infinite where it does not fit.
 
-    alone: the pod has no other part. gpus: [g, n] the worth of each GPU, if known. meanwhile: what is left while the
-    part is in use, if that is more.
+    states: a GPU in each state, if known: few GPUs differ, so the cost is computed for each state. alone: the pod has
+    no other part. gpus: [g, n] the worth of each GPU, if known. meanwhile: what is left while the part is in use, if
+    that is more.
     """
-    meanwhile = meanwhile or columns
-    if alone and shape.policy == policies.DEFAULT:
+    by_worth = alone and shape.policy == policies.DEFAULT
+    is_like_its_state = by_worth or not policies.POLICIES[shape.policy].looks_around
+    is_like_its_state &= not (shape.constraints.uuids or shape.constraints.not_uuids)
+    if is_like_its_state and states is not None and states.kind.size < columns.kind.size:
+        none = np.zeros(0, np.int64)
+        costs: Floats = _costs(states, states, none, part, shape, worth, grid, by_worth=by_worth)[0].take(columns.state)
+    else:
+        costs = _costs(columns, meanwhile or columns, slots, part, shape, worth, grid, by_worth=by_worth, gpus=gpus)
+    if by_worth and grid.most_linked > 1:
+        costs += LINKED * columns.unused_linked
+    return costs
+
+
+def _costs(
+    columns: Columns,
+    meanwhile: Columns,
+    slots: Ints,
+    part: Needs,
+    shape: RequestKey,
+    worth: Worth,
+    grid: Grid,
+    *,
+    by_worth: bool,
+    gpus: Floats | None = None,
+) -> Floats:
+    if by_worth:
         costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)
         costs += TIGHTER * columns.least_percent
-        costs += LINKED * columns.unused_linked
     else:
         costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, meanwhile, part, grid)))
     costs[~eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)] = np.inf
@@ -209,7 +237,7 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
         slots, columns = slots[kept], columns.at(kept)
         columns.cpu -= shape.host.cpu_milli
         columns.host -= shape.host.memory_bytes
-    return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
+    return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)), grid.states())
 
 
 def _take(selected: Selected, part: Needs, rows: Ints) -> None:
@@ -221,10 +249,21 @@ def _take(selected: Selected, part: Needs, rows: Ints) -> None:
         selected.taken.append(PlacedPart(part, taken))
         selected.left = selected.meanwhile(ALL_STEPS)
         return
-    kind = left.kind[at]
-    left.compute[at] -= part.request_percent
-    left.memory[at] -= part.memory_bytes[kind]
-    left.compute_percent[at] = compute = np.maximum(left.compute_percent[at] - part.request_percent, 0)
-    left.memory_percent[at] = memory = np.maximum(left.memory_percent[at] - part.memory_percent[kind], 0)
-    left.least_percent[at] = np.minimum(compute, memory)
-    left.memory_point[at] = kind * POINTS + memory
+    _subtract(left, part, at)
+    if selected.states is not None:
+        states = selected.states
+        every = np.arange(states.kind.size)
+        after = states.at(every)
+        _subtract(after, part, (np.zeros_like(every), every))
+        selected.states = states.beside(after)
+        left.state[at] += len(every)
+
+
+def _subtract(columns: Columns, part: Needs, at: tuple[Ints, Ints]) -> None:
+    kind = columns.kind[at]
+    columns.compute[at] -= part.request_percent
+    columns.memory[at] -= part.memory_bytes[kind]
+    columns.compute_percent[at] = compute = np.maximum(columns.compute_percent[at] - part.request_percent, 0)
+    columns.memory_percent[at] = memory = np.maximum(columns.memory_percent[at] - part.memory_percent[kind], 0)
+    columns.least_percent[at] = np.minimum(compute, memory)
+    columns.memory_point[at] = kind * POINTS + memory

@@ -232,7 +232,9 @@ class Scoring:
         gpus = None
         if shape.policy == policies.DEFAULT:
             gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth.take(slots, 1)
-        costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
+        costs = gpu_selection.costs_of_gpus(
+            columns, slots, part, shape, self.worth, grid, states=grid.states(), alone=True, gpus=gpus
+        )
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
         chosen: together.GpuChoice | None = None
