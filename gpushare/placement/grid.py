@@ -63,16 +63,29 @@ class Columns:
     layout: Ints  # [n] number of the node's topology
 
     def at(self, slots: Ints) -> Columns:
-        """Return copies of these columns, in ascending order; of all columns, only free amounts are copies."""
+        """Return these columns, in ascending order; copies of some, views of all."""
         if len(slots) == len(self.cpu):
-            return dataclasses.replace(self, **{name: getattr(self, name).copy() for name in _AMOUNTS})
+            return dataclasses.replace(self)
         if self.kind.flags.c_contiguous:  # faster, but would copy views as a whole first
             return Columns(*(getattr(self, name).take(slots, -1) for name in _FIELDS))
         return Columns(*(getattr(self, name)[..., slots] for name in _FIELDS))
 
+    def by_state(self, states: Columns) -> tuple[Columns, Columns]:
+        """Return columns whose `state` may be changed, and the states: these, or each GPU's own if they are fewer."""
+        if states.kind.size < self.kind.size:
+            return dataclasses.replace(self, state=self.state.copy()), states
+        own = dataclasses.replace(self, **{name: getattr(self, name).reshape(1, -1) for name in _FIELDS[:_PER_GPU]})
+        return dataclasses.replace(self, state=np.arange(self.kind.size).reshape(self.kind.shape)), own
+
+    def in_states(self, states: Columns) -> Columns:
+        """Return these columns with the properties of their GPUs' states."""
+        values = {name: getattr(states, name)[0].take(self.state) for name in _FIELDS[:_AMOUNTS]}
+        return dataclasses.replace(self, **values)
+
     def beside(self, others: Columns) -> Columns:
         """Return copies of these columns, then the others."""
-        return Columns(*(np.concatenate([getattr(self, name), getattr(others, name)], -1) for name in _FIELDS))
+        joined = {name: np.concatenate([getattr(self, name), getattr(others, name)], 1) for name in _FIELDS[:_PER_GPU]}
+        return dataclasses.replace(self, **joined)
 
     def first(self, count: int) -> Columns:
         """Return views of the first columns."""
@@ -81,7 +94,7 @@ class Columns:
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 12  # the first fields have a row per GPU
-_AMOUNTS: Final = (*_FIELDS[:6], "state", "cpu", "host")  # the fields that change when a pod takes GPUs
+_AMOUNTS: Final = 6  # the first fields change when a pod takes the GPU
 
 
 def free_percent(gpu: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
@@ -227,6 +240,10 @@ class Grid:
             facts,
             self.holders.acquire(used.holders),
         )
+
+    def has_fewer_states(self, nodes: int) -> bool:
+        """Whether there are fewer states than GPUs on so many nodes."""
+        return len(self._in_state) < nodes * len(self.columns.kind)
 
     def states(self) -> Columns:
         """Return a column with one GPU for each state; those that no GPU is in have arbitrary values."""
