@@ -7,7 +7,6 @@ with several parts is fitted by the costs of its policy, as in `node_by_node`: b
 from __future__ import annotations
 
 import dataclasses
-import functools
 from collections.abc import Callable, Sequence
 from typing import Final, TypeVar
 
@@ -222,7 +221,6 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
             compute, memory = np.minimum(compute, columns.compute), np.minimum(memory, columns.memory)
         return policies.Free(compute / 100, np.divide(memory, sizes(), out=memory))
 
-    @functools.cache
     def sizes() -> Floats:
         there: Floats = np.maximum(grid.sizes(), 1.0)[columns.kind]
         return there
@@ -236,8 +234,7 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
                 means[np.array(rows)[:, np.newaxis], at] = of_all
         return means
 
-    exclusive = grid.holders.are_exclusive()
-    return policies.Option(before, after, around, lambda: exclusive[columns.holders] if exclusive.any() else 0)
+    return policies.Option(before, after, around, lambda: grid.holders.are_exclusive()[columns.holders])
 
 
 def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:

@@ -331,9 +331,10 @@ class Grid:
         self.changed = np.concatenate([self.changed, np.zeros(nodes - len(self.changed), np.int64)])
 
     def _forget(self, slot: int) -> None:
+        holders, states = self.columns.holders[:, slot].tolist(), self.columns.state[:, slot].tolist()
         for row, gpu in enumerate(self._discovered[slot]):
-            self.holders.release(int(self.columns.holders[row, slot]))
-            self._release(int(self.columns.state[row, slot]))
+            self.holders.release(holders[row])
+            self._release(states[row])
             if self.places.get(gpu.uuid) == (slot, row):
                 del self.places[gpu.uuid]
 
