@@ -107,6 +107,18 @@ class Policy:
     cost: Cost
     aim: str
 
+    @property
+    def looks_around(self) -> bool:
+        """Whether a GPU's cost depends on the GPUs around it."""
+        groups: list[Group] = []
+
+        def around(group: Group) -> float:
+            groups.append(group)
+            return 0.0
+
+        self.cost(Option(lambda: Free(1.0, 1.0), lambda: Free(1.0, 1.0), around, lambda: False))
+        return bool(groups)
+
 
 def _fragmentation(option: Option) -> Number:
     """Return the increase in stranded capacity; ties go to the best fit."""

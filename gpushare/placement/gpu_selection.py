@@ -7,11 +7,11 @@ with several parts is fitted by the costs of its policy, as in `node_by_node`: b
 from __future__ import annotations
 
 import dataclasses
-import functools
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
+import numpy.typing as npt
 
 from gpushare import allocation, policies
 from gpushare.allocation import ALL_STEPS, Steps
@@ -21,6 +21,8 @@ from gpushare.placement.grid import ABSENT, POINTS, Columns, Floats, Grid, Ints
 from gpushare.placement.node_by_node import IN_TURN
 from gpushare.placement.request_key import RequestKey
 from gpushare.placement.worth import Worth
+
+_Value = TypeVar("_Value", bound=np.generic)
 
 TIGHTER: Final = 1e-7  # breaks ties for the fuller GPU
 LINKED: Final = 1e-4  # breaks ties for the GPU with the fewest unused linked neighbours
@@ -44,35 +46,44 @@ class Selected:
     """The nodes [n] where the pod fits: their slots, and what is left there."""
 
     slots: Ints
-    left: Columns  # free capacity of these nodes after the pod
+    nodes: Columns  # these nodes; free amounts of GPUs count only without `states`
     cost: Floats  # [n] sum of the GPUs' costs by the policy, and the penalty for distance
     apart: Floats  # [n] the penalty alone
+    states: Columns | None = None  # a GPU in each state of the nodes' GPUs, after the pod
     before: Columns | None = None  # capacity before the pod, if its parts are used one after another
     taken: list[PlacedPart] = dataclasses.field(default_factory=list)
 
     def at(self, some: Ints) -> Selected:
         """Return a copy for some of the nodes."""
-        return Selected(self.slots[some], self.left.at(some), self.cost[some], self.apart[some])
+        return Selected(self.slots[some], self.nodes.at(some), self.cost[some], self.apart[some], self.states)
 
     def keep(self, kept: Ints) -> None:
         """Drop all other nodes."""
-        self.slots, self.left = self.slots[kept], self.left.at(kept)
+        self.slots, self.nodes = self.slots[kept], self.nodes.at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
         if self.before is not None:
             self.before = self.before.at(kept)
             self.taken = [PlacedPart(taken.part, taken.count[:, kept]) for taken in self.taken]
 
+    @property
+    def left(self) -> Columns:
+        """Free capacity of these nodes after the pod."""
+        return self.nodes if self.states is None else self.nodes.in_states(self.states)
+
+    def of_left(self, value: Callable[[Columns], npt.NDArray[_Value]]) -> npt.NDArray[_Value]:
+        """Return […, g, n] a value that a GPU has because of its own free capacity."""
+        return value(self.nodes) if self.states is None else value(self.states)[..., 0, :].take(self.nodes.state, -1)
+
     def meanwhile(self, steps: Steps) -> Columns:
-        """Return what is left during these steps of the pod."""
+        """Return what is left during these steps of a pod whose parts are used one after another."""
         if self.before is None:
-            return self.left
-        compute, memory, memory_percent = np.zeros((3, *self.left.kind.shape), np.int64)
+            return self.nodes
+        kind = self.before.kind
+        compute, memory, memory_percent = np.zeros((3, *kind.shape), np.int64)
         for at_once in allocation.moments(self.taken, steps):
             compute = np.maximum(compute, sum(of.part.request_percent * of.count for of in at_once))
-            memory = np.maximum(memory, sum(of.part.memory_bytes[self.left.kind] * of.count for of in at_once))
-            memory_percent = np.maximum(
-                memory_percent, sum(of.part.memory_percent[self.left.kind] * of.count for of in at_once)
-            )
+            memory = np.maximum(memory, sum(of.part.memory_bytes[kind] * of.count for of in at_once))
+            memory_percent = np.maximum(memory_percent, sum(of.part.memory_percent[kind] * of.count for of in at_once))
         left = dataclasses.replace(
             self.before,
             compute=self.before.compute - compute,
@@ -100,7 +111,7 @@ def select(
     """
     selected = begin(shape, grid, slots)
     if any(part.steps != needs[0].steps for part in needs):
-        selected.before = selected.left.at(np.arange(len(selected.slots)))
+        selected.states, selected.before = None, selected.nodes
     for part in needs:
         without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, return_missed=missed is not None)
         if missed is not None and without is not None:
@@ -122,17 +133,18 @@ def add(
 
     alone: the pod has no other part.
     """
+    nodes, slots, states = selected.nodes, selected.slots, selected.states
     meanwhile = selected.meanwhile(part.steps)
-    costs = costs_of_gpus(selected.left, selected.slots, part, shape, worth, grid, alone=alone, meanwhile=meanwhile)
+    costs = costs_of_gpus(nodes, slots, part, shape, worth, grid, states=states, alone=alone, meanwhile=meanwhile)
     if in_turn := [taken.count for taken in selected.taken if not taken.steps.meets(part.steps)]:
         costs -= IN_TURN * np.maximum.reduce(in_turn)
     fits = np.isfinite(costs).sum(0) >= part.gpus
-    missed = dataclasses.replace(selected, left=meanwhile).at(np.flatnonzero(~fits)) if return_missed else None
+    missed = dataclasses.replace(selected, nodes=meanwhile).at(np.flatnonzero(~fits)) if return_missed else None
     if not fits.all():
         costs = costs[:, fits]
         selected.keep(np.flatnonzero(fits))
     if len(selected.slots):
-        chosen = together.choose(costs, selected.left.layout, grid.layouts, part.gpus)
+        chosen = together.choose(costs, selected.nodes.layout, grid.layouts, part.gpus)
         _take(selected, part, chosen.rows)
         selected.cost += chosen.costs + chosen.apart
         selected.apart += chosen.apart
@@ -147,20 +159,47 @@ def costs_of_gpus(
     worth: Worth,
     grid: Grid,
     *,
+    states: Columns | None,
     alone: bool,
     gpus: Floats | None = None,
     meanwhile: Columns | None = None,
 ) -> Floats:
     """Return [g, n] the cost of each GPU, infinite where it does not fit.
 
-    alone: the pod has no other part. gpus: [g, n] the worth of each GPU, if known. meanwhile: what is left while the
-    part is in use, if that is more.
+    states: a GPU in each state, if known: few GPUs differ, so the cost is computed for each state. alone: the pod has
+    no other part. gpus: [g, n] the worth of each GPU, if known. meanwhile: what is left while the part is in use, if
+    that is more.
     """
-    meanwhile = meanwhile or columns
-    if alone and shape.policy == policies.DEFAULT:
+    by_worth = alone and shape.policy == policies.DEFAULT
+    is_like_its_state = by_worth or not policies.POLICIES[shape.policy].looks_around
+    is_like_its_state &= not (shape.constraints.uuids or shape.constraints.not_uuids)
+    if is_like_its_state and states is not None:
+        none = np.zeros(0, np.int64)
+        costs: Floats = _costs(states, states, none, part, shape, worth, grid, by_worth=by_worth)[0].take(columns.state)
+    else:
+        columns = columns if states is None else columns.in_states(states)
+        meanwhile = columns if states is not None or meanwhile is None else meanwhile
+        costs = _costs(columns, meanwhile, slots, part, shape, worth, grid, by_worth=by_worth, gpus=gpus)
+    if by_worth and grid.most_linked > 1:
+        costs += LINKED * columns.unused_linked
+    return costs
+
+
+def _costs(
+    columns: Columns,
+    meanwhile: Columns,
+    slots: Ints,
+    part: Needs,
+    shape: RequestKey,
+    worth: Worth,
+    grid: Grid,
+    *,
+    by_worth: bool,
+    gpus: Floats | None = None,
+) -> Floats:
+    if by_worth:
         costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)
         costs += TIGHTER * columns.least_percent
-        costs += LINKED * columns.unused_linked
     else:
         costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, meanwhile, part, grid)))
     costs[~eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)] = np.inf
@@ -182,7 +221,6 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
             compute, memory = np.minimum(compute, columns.compute), np.minimum(memory, columns.memory)
         return policies.Free(compute / 100, np.divide(memory, sizes(), out=memory))
 
-    @functools.cache
     def sizes() -> Floats:
         there: Floats = np.maximum(grid.sizes(), 1.0)[columns.kind]
         return there
@@ -196,8 +234,7 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
                 means[np.array(rows)[:, np.newaxis], at] = of_all
         return means
 
-    exclusive = grid.holders.are_exclusive()
-    return policies.Option(before, after, around, lambda: exclusive[columns.holders] if exclusive.any() else 0)
+    return policies.Option(before, after, around, lambda: grid.holders.are_exclusive()[columns.holders])
 
 
 def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
@@ -205,26 +242,39 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
-    if changing or len(kept) < len(slots):
+    if len(kept) < len(slots):
         slots, columns = slots[kept], columns.at(kept)
-        columns.cpu -= shape.host.cpu_milli
-        columns.host -= shape.host.memory_bytes
-    return Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
+    selected = Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
+    if changing:
+        selected.nodes, selected.states = columns.by_state(grid.states())
+        selected.nodes.cpu = columns.cpu - shape.host.cpu_milli
+        selected.nodes.host = columns.host - shape.host.memory_bytes
+    return selected
 
 
 def _take(selected: Selected, part: Needs, rows: Ints) -> None:
-    """Subtract the part from the columns, which must be copies."""
-    left, at = selected.left, (rows, np.arange(rows.shape[1]))
-    if selected.before is not None:
-        taken = np.zeros(left.kind.shape, np.int64)
+    """Subtract the part from what is left."""
+    nodes, at, states = selected.nodes, (rows, np.arange(rows.shape[1])), selected.states
+    if states is None:
+        taken = np.zeros(nodes.kind.shape, np.int64)
         taken[at] = 1
         selected.taken.append(PlacedPart(part, taken))
-        selected.left = selected.meanwhile(ALL_STEPS)
+        selected.nodes = selected.meanwhile(ALL_STEPS)
         return
-    kind = left.kind[at]
-    left.compute[at] -= part.request_percent
-    left.memory[at] -= part.memory_bytes[kind]
-    left.compute_percent[at] = compute = np.maximum(left.compute_percent[at] - part.request_percent, 0)
-    left.memory_percent[at] = memory = np.maximum(left.memory_percent[at] - part.memory_percent[kind], 0)
-    left.least_percent[at] = np.minimum(compute, memory)
-    left.memory_point[at] = kind * POINTS + memory
+    after = _without(states, part)
+    selected.states = states.beside(after)
+    nodes.state[at] += states.kind.size
+
+
+def _without(columns: Columns, part: Needs) -> Columns:
+    compute = np.maximum(columns.compute_percent - part.request_percent, 0)
+    memory = np.maximum(columns.memory_percent - part.memory_percent[columns.kind], 0)
+    return dataclasses.replace(
+        columns,
+        compute=columns.compute - part.request_percent,
+        memory=columns.memory - part.memory_bytes[columns.kind],
+        compute_percent=compute,
+        memory_percent=memory,
+        least_percent=np.minimum(compute, memory),
+        memory_point=columns.kind * POINTS + memory,
+    )

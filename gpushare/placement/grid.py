@@ -55,6 +55,7 @@ class Columns:
     facts: Ints  # [g, n] number of the GPU's `FACTS`; ABSENT: no GPU
     holders: Ints  # [g, n] numbers of `GpuLabelSets`
     unused_linked: Ints  # [g, n] unused GPUs in its link group; 0 without links
+    state: Ints  # [g, n] number of the GPU's state: GPUs in one state are equal in all but `unused_linked`
     cpu: Floats  # [n] free milli-CPUs
     host: Floats  # [n] free bytes
     pods: Floats  # [n] pods that still fit
@@ -62,12 +63,29 @@ class Columns:
     layout: Ints  # [n] number of the node's topology
 
     def at(self, slots: Ints) -> Columns:
-        """Return copies of these columns, in ascending order; of all columns, only free amounts are copies."""
+        """Return these columns, in ascending order; copies of some, views of all."""
         if len(slots) == len(self.cpu):
-            return dataclasses.replace(self, **{name: getattr(self, name).copy() for name in _AMOUNTS})
+            return dataclasses.replace(self)
         if self.kind.flags.c_contiguous:  # faster, but would copy views as a whole first
             return Columns(*(getattr(self, name).take(slots, -1) for name in _FIELDS))
         return Columns(*(getattr(self, name)[..., slots] for name in _FIELDS))
+
+    def by_state(self, states: Columns) -> tuple[Columns, Columns]:
+        """Return columns whose `state` may be changed, and the states: these, or each GPU's own if they are fewer."""
+        if states.kind.size < self.kind.size:
+            return dataclasses.replace(self, state=self.state.copy()), states
+        own = dataclasses.replace(self, **{name: getattr(self, name).reshape(1, -1) for name in _FIELDS[:_PER_GPU]})
+        return dataclasses.replace(self, state=np.arange(self.kind.size).reshape(self.kind.shape)), own
+
+    def in_states(self, states: Columns) -> Columns:
+        """Return these columns with the properties of their GPUs' states."""
+        values = {name: getattr(states, name)[0].take(self.state) for name in _FIELDS[:_AMOUNTS]}
+        return dataclasses.replace(self, **values)
+
+    def beside(self, others: Columns) -> Columns:
+        """Return copies of these columns, then the others."""
+        joined = {name: np.concatenate([getattr(self, name), getattr(others, name)], 1) for name in _FIELDS[:_PER_GPU]}
+        return dataclasses.replace(self, **joined)
 
     def first(self, count: int) -> Columns:
         """Return views of the first columns."""
@@ -75,8 +93,8 @@ class Columns:
 
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
-_PER_GPU: Final = 11  # the first fields have a row per GPU
-_AMOUNTS: Final = (*_FIELDS[:6], "cpu", "host")  # the fields that change when a pod takes GPUs
+_PER_GPU: Final = 12  # the first fields have a row per GPU
+_AMOUNTS: Final = 6  # the first fields change when a pod takes the GPU
 
 
 def free_percent(gpu: Gpu, used: ledger.GpuUse) -> tuple[int, int]:
@@ -103,6 +121,15 @@ def empty(gpus: int, nodes: int) -> Columns:
     return Columns(*arrays)
 
 
+def _enlarged(columns: Columns, gpus: int, nodes: int) -> Columns:
+    larger = empty(gpus, nodes)
+    height, width = columns.kind.shape
+    for name in _FIELDS:
+        old, new = getattr(columns, name), getattr(larger, name)
+        new[(slice(height), slice(width)) if old.ndim == 2 else slice(width)] = old
+    return larger
+
+
 class Grid:
     """The arrays, one column per node. Not thread-safe."""
 
@@ -116,6 +143,10 @@ class Grid:
         self.holders = GpuLabelSets()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
         self.clock = 0
+        self._states = empty(1, 16)  # a column for each distinct state of a GPU; 0: no GPU
+        self._state_ids: dict[tuple[int, ...], int] = {}
+        self._in_state: list[int] = [0]  # [state] GPUs
+        self._unused_states: list[int] = []
         self.width = 0  # number of slots ever used
         self.slots: dict[str, int] = {}
         self.names: list[str] = []  # by slot
@@ -161,7 +192,8 @@ class Grid:
             self.places[gpu.uuid] = (slot, row)
         layout = topology.layout(gpus)
         unused = unused_linked(layout, [view.used[gpu.uuid] for gpu in gpus])
-        self._write(slot, [(*self._row(gpu, view.used[gpu.uuid]), unused[row]) for row, gpu in enumerate(gpus)])
+        rows = [self._row(gpu, view.used[gpu.uuid]) for gpu in gpus]
+        self._write(slot, [(*row, linked, self._acquire(row)) for row, linked in zip(rows, unused, strict=True)])
         columns = self.columns
         for kind in set(columns.kind[: len(gpus), slot].tolist()):
             self.node_gpus[kind] = max(self.node_gpus[kind], len(gpus))
@@ -208,6 +240,36 @@ class Grid:
             facts,
             self.holders.acquire(used.holders),
         )
+
+    def has_fewer_states(self, nodes: int) -> bool:
+        """Whether there are fewer states than GPUs on so many nodes."""
+        return len(self._in_state) < nodes * len(self.columns.kind)
+
+    def states(self) -> Columns:
+        """Return a column with one GPU for each state; those that no GPU is in have arbitrary values."""
+        return self._states.first(len(self._in_state))
+
+    def _acquire(self, row: tuple[int, ...]) -> int:
+        """Count one more GPU in this state; return its number."""
+        number = self._state_ids.get(row)
+        if number is None:
+            number = self._unused_states.pop() if self._unused_states else len(self._in_state)
+            if number == len(self._in_state):
+                self._in_state.append(0)
+                if number == self._states.kind.shape[1]:
+                    self._states = _enlarged(self._states, 1, 2 * number)
+            self._state_ids[row] = number
+            for name, value in zip(_FIELDS, row, strict=False):
+                getattr(self._states, name)[0, number] = value
+        self._in_state[number] += 1
+        return number
+
+    def _release(self, number: int) -> None:
+        self._in_state[number] -= 1
+        if not self._in_state[number]:
+            states = self._states
+            del self._state_ids[tuple(int(getattr(states, name)[0, number]) for name in _FIELDS[: _PER_GPU - 2])]
+            self._unused_states.append(number)
 
     def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:
         columns = self.columns
@@ -265,19 +327,14 @@ class Grid:
         return slot
 
     def _grow(self, gpus: int, nodes: int) -> None:
-        larger = empty(gpus, nodes)
-        height, width = self.columns.kind.shape
-        for name in _FIELDS:
-            old, new = getattr(self.columns, name), getattr(larger, name)
-            new[(slice(height), slice(width)) if old.ndim == 2 else slice(width)] = old
-        self.columns = larger
-        changed = np.zeros(nodes, np.int64)
-        changed[:width] = self.changed
-        self.changed = changed
+        self.columns = _enlarged(self.columns, gpus, nodes)
+        self.changed = np.concatenate([self.changed, np.zeros(nodes - len(self.changed), np.int64)])
 
     def _forget(self, slot: int) -> None:
+        holders, states = self.columns.holders[:, slot].tolist(), self.columns.state[:, slot].tolist()
         for row, gpu in enumerate(self._discovered[slot]):
-            self.holders.release(int(self.columns.holders[row, slot]))
+            self.holders.release(holders[row])
+            self._release(states[row])
             if self.places.get(gpu.uuid) == (slot, row):
                 del self.places[gpu.uuid]
 

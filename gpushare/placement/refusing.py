@@ -17,7 +17,7 @@ from gpushare.placement import eligibility, explanation, filters, gpu_selection
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.gpu_selection import Selected
-from gpushare.placement.grid import ABSENT, Bools, Floats, Grid, Ints
+from gpushare.placement.grid import ABSENT, Bools, Columns, Floats, Grid, Ints
 from gpushare.placement.node_by_node import fits_anywhere
 from gpushare.placement.request_key import RequestKey, in_order
 from gpushare.placement.view import NodeView
@@ -153,7 +153,7 @@ def _rejected_by(
         reasons.counts[rule] += number
         row, column = _nearest(ruled_out, ranks, short)
         view = views[grid.names[so_far.slots[column]]]
-        reasons.nearest.append(_reason(view, grid, so_far, row, column, share, shape, int(ranks[column])))
+        reasons.nearest.append(_reason(view, grid, so_far.slots, left, row, column, share, shape, int(ranks[column])))
     few = np.flatnonzero(failed & (count > 0))
     if len(few):
         reasons.counts[explanation.COUNT_RULE] += len(few)
@@ -173,12 +173,20 @@ def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:
 
 
 def _reason(
-    view: NodeView, grid: Grid, so_far: Selected, row: int, column: int, share: Share, shape: RequestKey, rank: int
+    view: NodeView,
+    grid: Grid,
+    slots: Ints,
+    left: Columns,
+    row: int,
+    column: int,
+    share: Share,
+    shape: RequestKey,
+    rank: int,
 ) -> tuple[tuple[float, int, int], Rejected]:
-    gpu = grid.gpus(int(so_far.slots[column]))[row]
+    gpu = grid.gpus(int(slots[column]))[row]
     taken = ledger.GpuUse(
-        100 - int(so_far.left.compute[row, column]),
-        gpu.memory_bytes - int(so_far.left.memory[row, column]),
+        100 - int(left.compute[row, column]),
+        gpu.memory_bytes - int(left.memory[row, column]),
         view.used[gpu.uuid].holders,
     )
     verdict = filters.reject(filters.FilterInput(gpu, taken, share, shape.constraints))

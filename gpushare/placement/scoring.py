@@ -210,18 +210,19 @@ class Scoring:
         missed: list[Selected] = []
         selected = gpu_selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
         self._missed = (shape, self._grid.clock, missed) if slots is None else None
-        slots, left = selected.slots, selected.left
+        slots, nodes = selected.slots, selected.nodes
         if shape.policy != policies.DEFAULT:
             kept.lost[slots] = selected.cost
             return
-        gpus = self.worth.of_gpus(left).sum(0)
-        after = self.worth.usable(gpus, left.cpu, left.host, left.node_kind)
+        gpus = selected.of_left(self.worth.of_gpus).sum(0)
+        after = self.worth.usable(gpus, nodes.cpu, nodes.host, nodes.node_kind)
         kept.lost[slots] = self._now.usable[slots] - after + selected.apart
         if not len(self._scarce):
             return
-        in_groups = self.worth.sets.in_groups(left.compute_percent, left.memory_percent, left.live)
-        counts = self.worth.sets.counts(in_groups, left.layout, self._grid.layouts)
-        self._break(kept, slots, counts, left.cpu, left.host)
+        sets = self.worth.sets
+        in_groups = selected.of_left(lambda of: sets.in_groups(of.compute_percent, of.memory_percent, of.live))
+        counts = sets.counts(in_groups, nodes.layout, self._grid.layouts)
+        self._break(kept, slots, counts, nodes.cpu, nodes.host)
 
     def _score_one(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
         """Do the same for a key with one part, without computing what is left; this is the hot path."""
@@ -232,7 +233,10 @@ class Scoring:
         gpus = None
         if shape.policy == policies.DEFAULT:
             gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth.take(slots, 1)
-        costs = gpu_selection.costs_of_gpus(columns, slots, part, shape, self.worth, grid, alone=True, gpus=gpus)
+        states = grid.states() if grid.has_fewer_states(len(slots)) else None
+        costs = gpu_selection.costs_of_gpus(
+            columns, slots, part, shape, self.worth, grid, states=states, alone=True, gpus=gpus
+        )
         fits = eligibility.host_fits(shape, columns)
         apart: Floats | float = 0.0
         chosen: together.GpuChoice | None = None
