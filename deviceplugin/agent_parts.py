@@ -28,6 +28,7 @@ from gpushare import contract
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpunode import Condition, Gpu
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 AUDITED_SECONDS: Final = 5.0  # the first status waits this long for the first complete audit
 
@@ -80,6 +81,7 @@ class KubeletParts:
                 find=shares.lookup.find_by_name,
                 descriptions=self._specs,
                 denied=denied,
+                mps=hardware.mps_shares.ready,
             ),
         )
         for_devices = device_answers.DeviceAnswers(
@@ -113,6 +115,10 @@ class KubeletParts:
             "plugins": self.plugins.run,
             "old libraries": old.run,
         }
+
+    @property
+    def uses_cdi(self) -> bool:
+        return self._injecting.injection().uses_cdi
 
     async def deny(self) -> None:
         # While the pods are unknown, the pods that are exempt are too, and the condition would be wrong.
@@ -210,8 +216,16 @@ class ReportParts:
 class ModeParts:
     """The reconciler of the GPUs' modes."""
 
-    def __init__(self, cluster: ClusterParts, hardware: HardwareParts, reports: ReportParts) -> None:
+    def __init__(
+        self, cluster: ClusterParts, hardware: HardwareParts, kubelet: KubeletParts, reports: ReportParts
+    ) -> None:
         self._cluster = cluster
+
+        def takes_mps_shares(gpu: HardwareGpu) -> bool:
+            seen = hardware.gpu(gpu.uuid)
+            # A container gets the pipe of its GPU's daemon by the CDI description of its share.
+            is_able = seen is not None and hardware.mps_shares.can_share(gpu, seen.compute_capability)
+            return is_able and kubelet.uses_cdi
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:
@@ -239,6 +253,7 @@ class ModeParts:
             options=cluster.settings.options,
             allocatable=self._allocatable,
             mps_problem=hardware.mps_daemons.problem,
+            takes_mps_shares=takes_mps_shares,
         )
         self.loops: Loops = {"modes": self.reconciler.run}
 
@@ -265,7 +280,7 @@ class AgentParts:
         self.shares = shares = ShareParts(cluster, hardware, process)
         self.kubelet = kubelet = KubeletParts(cluster, hardware, shares, installed, denied)
         self.reports = reports = ReportParts(cluster, hardware, shares, kubelet)
-        self.modes = modes = ModeParts(cluster, hardware, reports)
+        self.modes = modes = ModeParts(cluster, hardware, kubelet, reports)
         self.loops: Loops = {**hardware.loops, **modes.loops, **reports.loops, **kubelet.loops, **shares.loops}
 
         def pods_changed(_: object_store.Delta) -> None:

@@ -19,14 +19,14 @@ from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_mig, observation
 from deviceplugin.link import arbiter, node_shares
 from deviceplugin.modes import gpu_users
-from deviceplugin.mps import daemons
+from deviceplugin.mps import daemons, shares
 from deviceplugin.report import announcements, share_peaks
 from deviceplugin.state import node_state, pod_resources
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from deviceplugin.state.node_state import Wake
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from gpushare.gpunode import Condition, Gpu, GpuNode
+from gpushare.gpunode import Condition, Gpu, GpuNode, Mode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
@@ -86,6 +86,9 @@ class HardwareParts:
             set_exclusive=lambda uuid, exclusive: driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive),
             changed=cluster.wake.all,
         )
+        self.mps_shares = shares.MpsShares(
+            self.mps_daemons, node=cluster.known_node, fractional=self._fractional, changed=cluster.wake.all
+        )
         self.observation = observation.Observation(
             driver,
             seen=state.seen,
@@ -107,10 +110,17 @@ class HardwareParts:
             own_pids=self.mps_daemons.pids,
             checkpoint=settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
         )
-        self.loops: Loops = {"gpus": self.observation.run}
+        self.loops: Loops = {"gpus": self.observation.run, "mps shares": self.mps_shares.run}
 
     def gpus(self) -> tuple[HardwareGpu, ...]:
         return self.observation.hardware_gpus
+
+    def _fractional(self) -> frozenset[str]:
+        """Return the UUIDs of the GPUs that are in mode fractional and stay so."""
+        there = self.state.in_force.value
+        return frozenset(
+            uuid for uuid, now in there.assignments.items() if now is not None and now.mode is Mode.FRACTIONAL
+        )
 
     def gpu(self, uuid: str) -> Gpu | None:
         return next((gpu for gpu in self.state.seen.gpus if gpu.uuid == uuid), None)
@@ -172,6 +182,8 @@ class ShareParts:
             changed=cluster.wake.status.set,
             node_name=cluster.name,
             identify=cluster.identify,
+            mps=hardware.mps_shares,
+            mps_pids=hardware.mps_daemons.pids,
             end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         )

@@ -187,6 +187,7 @@ CONTAINER_PRELOAD_FILE: Final = "/etc/ld.so.preload"  # one line: CONTAINER_LIBR
 CONTAINER_PRELOAD_FILE_OF_NIX: Final = "/etc/ld-nix.so.preload"  # the same, for the loader of nixpkgs' glibc
 CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted agent's new socket appears in it
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
+CONTAINER_MPS_PIPE: Final = "/run/gpushare-mps"  # mounted by the share's CDI description, if its isolation is mps
 
 # --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
 # Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the one
@@ -196,10 +197,12 @@ ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 # know; before that nothing else is sent. docs/upgrade.md says which releases speak which versions.
 WIRE_MAGIC: Final = 0x48535047  # "GPSH"
 WIRE_OLDEST: Final = 1  # of release 0.1.0
-WIRE_VERSION: Final = 2
+WIRE_VERSION: Final = 3  # from 3 on the library obeys the isolation in WELCOME
 WIRE_HEADER: Final = "<IHHII"
 MESSAGE_HELLO: Final = 1  # library -> arbiter: library version, char[32]
-MESSAGE_WELCOME: Final = 2  # arbiter -> library: gpu_count u32, slot u32; with two file descriptors: limits, ledger
+# arbiter -> library: gpu_count u32, slot u32; with two file descriptors: limits, ledger. For a share with another
+# isolation than `arbiter`, WIRE_ISOLATION follows.
+MESSAGE_WELCOME: Final = 2
 MESSAGE_REFUSED: Final = 3  # arbiter -> library: one sentence, char[256], NUL-terminated
 MESSAGE_RECLAIM: Final = 4  # library -> arbiter: about to report out-of-memory; have processes died that held memory?
 MESSAGE_RECLAIMED: Final = 5  # arbiter -> library: bytes freed, u64
@@ -219,6 +222,10 @@ LEASE_CONTENDED: Final = 4  # in OPEN: others wait, or there is a limit: release
 LEASE_BRIEF: Final = 8  # in OPEN: run ahead even less, another share may need the GPU at once
 WIRE_HELLO: Final = "<32s"
 WIRE_WELCOME: Final = "<II"
+WIRE_ISOLATION: Final = "<II128s"  # isolation u32, percent u32 and pipe directory char[128] of an MPS client
+ISOLATION_ARBITER: Final = 0
+ISOLATION_MPS: Final = 1
+ISOLATION_NONE: Final = 2
 WIRE_REFUSED: Final = "<256s"
 WIRE_RECLAIMED: Final = "<Q"
 WIRE_LEASE: Final = "<IIQ"

@@ -63,6 +63,7 @@ VOLUME_MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 ENV_IMEX: Final = "NVIDIA_IMEX_CHANNELS"
 ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+SHM: Final = "/dev/shm"  # noqa: S108 - where CUDA looks for it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -116,7 +117,7 @@ def container_response(
     if mps is not None:
         pipe = f"/mps/{resource}/pipe"
         envs[ENV_MPS_PIPE] = pipe
-        mounts += [(pipe, mps.pipe), ("/dev/shm", mps.shm)]  # noqa: S108 - where CUDA looks for it
+        mounts += [(pipe, mps.pipe), (SHM, mps.shm)]
     if ENVVAR in strategies:
         envs[contract.ENV_VISIBLE_DEVICES] = ",".join(ids)
         if channels:

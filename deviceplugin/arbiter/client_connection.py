@@ -29,6 +29,7 @@ from gpushare.refusal import Refusal
 logger = logging.getLogger(__name__)
 
 HELLO_SECONDS: Final = 10.0
+OLD_LIBRARY: Final = "the library in this container is too old for a share with the isolation"
 MESSAGES_A_TURN: Final = 8
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns
@@ -253,6 +254,9 @@ class ClientConnection:
         if self.who.is_dead():
             self.close()
             return
+        if tenant.isolation in wire.ISOLATIONS and (self.version or 0) < wire.ISOLATION_VERSION:
+            self.refuse(f"{OLD_LIBRARY} {tenant.isolation}: recreate the pod, so that it gets the agent's library")
+            return
         try:
             self._share, slot = self.ledgers.join(tenant, self.who)
         except JoinError as error:
@@ -264,7 +268,12 @@ class ClientConnection:
             return
         self._reported_freed_bytes = self._share.freed_bytes
         self._send(
-            wire.welcome(gpu_count=len(tenant.grants), slot=slot),
+            wire.welcome(
+                gpu_count=len(tenant.grants),
+                slot=slot,
+                isolation=tenant.isolation,
+                percent=min((grant.limit_percent for grant in tenant.grants), default=0),
+            ),
             [self._share.limits.descriptor, self._share.ledger.descriptor],
         )
         self.leases.join(self)

@@ -51,7 +51,8 @@ class LedgerRecord:
 def write_record(directory: Path, record: LedgerRecord) -> None:
     """Write the file. Release 0.1.0 rejects unknown fields in a tenant or a grant, so new fields go next to these."""
     document = dataclasses.asdict(record)
-    del document["tenant"]["group"]  # joining processes set it again
+    for field in ("group", "isolation"):  # joining processes set them again
+        del document["tenant"][field]
     records.write_file(record_path(directory, record.tenant), json.dumps(document, separators=(",", ":")))
 
 
@@ -104,7 +105,7 @@ class ShareLedger:
     def __init__(self, tenant: Tenant, ledger: pages.Ledger, *, slot_count: int, inherited: bool) -> None:
         self.tenant = tenant
         self.ledger = ledger
-        self.limits = pages.LimitsPage(tenant.grants, slot_count=slot_count)
+        self.limits = pages.LimitsPage(tenant.enforced, slot_count=slot_count)
         self.freed_bytes = self.changes = 0
         self._inherited = inherited
         self.members: dict[int, KernelProcess] = {}
@@ -162,7 +163,7 @@ class ShareLedger:
     def update(self, tenant: Tenant) -> None:
         self.changes += 1
         self.tenant = tenant
-        self.limits.write(tenant.grants)
+        self.limits.write(tenant.enforced)
 
     def admit(self, who: KernelProcess, slot: int, *, outdated: bool = False) -> None:
         """Assign the slot to `who`, whose pidfd is ours now. outdated: it uses an earlier agent's limits page."""

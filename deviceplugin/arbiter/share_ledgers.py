@@ -207,7 +207,8 @@ class ShareLedgers:
             raise JoinError("the share is on other GPUs now: end all processes of the container that use the old ones")
         made = share is None
         share = ShareLedger.make(tenant) if share is None else share
-        share.tenant = dataclasses.replace(share.tenant, group=tenant.group)  # records lack it
+        # Records lack these.
+        share.tenant = dataclasses.replace(share.tenant, group=tenant.group, isolation=tenant.isolation)
         try:
             self.expect_contexts(share)
             slot = share.slot_of(who)

@@ -10,14 +10,16 @@ import dataclasses
 import enum
 import uuid
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation, GivenShare
+from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
+
+UNLIMITED_BYTES: Final = (1 << 63) - 1  # more than any GPU has
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -43,10 +45,18 @@ class Tenant:
     latency: bool = False
     allocation: str = ""  # its id; empty in records of agents without resizing
     group: str = ""  # namespace and name; the group's shares are scheduled together
+    isolation: Isolation = Isolation.ARBITER
 
     @property
     def memory_bytes(self) -> int:
         return min((grant.memory_bytes for grant in self.grants), default=0)
+
+    @property
+    def enforced(self) -> tuple[Grant, ...]:
+        """The grants that the limits page has: without a memory limit if nothing is enforced."""
+        if self.isolation is not Isolation.NONE:
+            return self.grants
+        return tuple(dataclasses.replace(grant, memory_bytes=UNLIMITED_BYTES) for grant in self.grants)
 
     @property
     def key(self) -> str:
@@ -62,6 +72,7 @@ class StartingContainer:
     uuids: tuple[str, ...]
     runtime_class: str = ""
     pod_uid: str = ""
+    isolation: Isolation = Isolation.ARBITER
 
 
 class Missing(enum.Enum):
@@ -104,7 +115,16 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
             group = pod.annotations_of(manifest).get(contract.GROUP, "").strip()
             gang = f"{namespace}/{group}" if group else ""
             tenant = Tenant(
-                container.pod_uid, namespace, name, share.containers, position, grants, entry.latency, entry.id, gang
+                container.pod_uid,
+                namespace,
+                name,
+                share.containers,
+                position,
+                grants,
+                latency=entry.latency,
+                allocation=entry.id,
+                group=gang,
+                isolation=entry.labels.isolation,
             )
             return invalid(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
@@ -127,7 +147,14 @@ def find_by_name(
     share = next((share for share in entry.shares if container in share.containers), None)
     if share is None:
         return Refusal(f"the container {container} of the pod {namespace}/{name} has no share of a GPU")
-    return StartingContainer(namespace, name, share.gpu_uuids, pod.runtime_class(known[-1]), pod.uid(known[-1]))
+    return StartingContainer(
+        namespace,
+        name,
+        share.gpu_uuids,
+        pod.runtime_class(known[-1]),
+        pod.uid(known[-1]),
+        isolation=entry.labels.isolation,
+    )
 
 
 def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:
@@ -142,7 +169,9 @@ def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:
 
 def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
     grants = _grants(entry.shares[tenant.share], memory_bytes)
-    return dataclasses.replace(tenant, grants=grants, latency=entry.latency, allocation=entry.id)
+    return dataclasses.replace(
+        tenant, grants=grants, latency=entry.latency, allocation=entry.id, isolation=entry.labels.isolation
+    )
 
 
 def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:

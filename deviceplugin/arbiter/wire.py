@@ -11,10 +11,12 @@ import struct
 from typing import Final
 
 from gpushare import contract
+from gpushare.allocation import Isolation
 
 _HEADER: Final = struct.Struct(contract.WIRE_HEADER)
 _HELLO: Final = struct.Struct(contract.WIRE_HELLO)
 _WELCOME: Final = struct.Struct(contract.WIRE_WELCOME)
+_ISOLATION: Final = struct.Struct(contract.WIRE_ISOLATION)
 _REFUSED: Final = struct.Struct(contract.WIRE_REFUSED)
 _RECLAIMED: Final = struct.Struct(contract.WIRE_RECLAIMED)
 _LEASE: Final = struct.Struct(contract.WIRE_LEASE)
@@ -28,6 +30,11 @@ _SIZES: Final = {
     **dict.fromkeys(LEASE_MESSAGES, _HEADER.size + _LEASE.size),
 }
 KNOWN: Final = frozenset(_SIZES)
+
+
+# The isolations that a library must know of, from version ISOLATION_VERSION on.
+ISOLATION_VERSION: Final = 3
+ISOLATIONS: Final = {Isolation.MPS: contract.ISOLATION_MPS, Isolation.NONE: contract.ISOLATION_NONE}
 
 
 class WireError(Exception):
@@ -114,9 +121,13 @@ def revoked(said: Lease) -> bytes:
     return _message(contract.MESSAGE_REVOKE, _LEASE.pack(said.gpu, said.flags, said.number))
 
 
-def welcome(*, gpu_count: int, slot: int) -> bytes:
-    """Encode WELCOME, which carries two descriptors: limits and ledger."""
-    return _message(contract.MESSAGE_WELCOME, _WELCOME.pack(gpu_count, slot))
+def welcome(*, gpu_count: int, slot: int, isolation: Isolation = Isolation.ARBITER, percent: int = 0) -> bytes:
+    """Encode WELCOME, which carries two descriptors: limits and ledger. percent: an MPS client's multiprocessors."""
+    body = _WELCOME.pack(gpu_count, slot)
+    if isolation in ISOLATIONS:
+        client = (percent, contract.CONTAINER_MPS_PIPE.encode()) if isolation is Isolation.MPS else (0, b"")
+        body += _ISOLATION.pack(ISOLATIONS[isolation], *client)
+    return _message(contract.MESSAGE_WELCOME, body)
 
 
 def refused(sentence: str) -> bytes:

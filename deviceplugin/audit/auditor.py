@@ -26,8 +26,10 @@ from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
+from deviceplugin.mps.shares import MpsShares
 from deviceplugin.state.node_state import ObservableGpus
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, Gpu, GpuNode
 from gpushare.pod import PodJson
 
@@ -50,7 +52,8 @@ class Auditor:
 
     gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
     Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    `conditions` change. mps: the MPS daemons of shares; mps_pids returns the PIDs of all of ours. end_unlimited:
+    whether to kill processes of share containers that bypass their limits.
     """
 
     driver: Driver
@@ -64,6 +67,8 @@ class Auditor:
     changed: Callable[[], None]
     node_name: str
     identify: Identify
+    mps: MpsShares | None = None
+    mps_pids: Callable[[], frozenset[int]] = frozenset
     end_unlimited: bool = False
     proc: Path = kernel_process.PROC
     wall_clock: Callable[[], float] = time.time
@@ -74,6 +79,7 @@ class Auditor:
             self.driver.nvml,
             identify=self.identify,
             lost_ticks=lambda: self.arbiter.reported.lost_ticks,
+            mps_pids=self.mps_pids,
             proc=self.proc,
         )
         self._overheads = overhead.Overheads()
@@ -131,12 +137,31 @@ class Auditor:
             if share.tenant.key in there
         )
         self._compare(now, measured.used, shares)
-        seen = dataclasses.replace(seen, shares=shares, overuse=self._excess.overuse)
+        seen = dataclasses.replace(
+            seen,
+            shares=shares,
+            overuse=self._excess.overuse,
+            mps_clients=await self._mps_clients(shares),
+            problems=(*seen.problems, *self._mps_problems()),
+        )
         node, pods = self.node(), tuple(self.pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))
         await self.arbiter.report()
-        self._report_troubles()
+        await self._report_troubles()
+
+    async def _mps_clients(self, shares: Iterable[SeenShare]) -> dict[str, frozenset[int]]:
+        """Return the PIDs of the clients of each MPS daemon that lists them."""
+        of_mps = {grant.uuid for share in shares if _is_mps(share) for grant in share.tenant.grants}
+        listed = {uuid: await self.mps.clients(uuid) for uuid in of_mps} if self.mps is not None else {}
+        return {uuid: clients for uuid, clients in listed.items() if clients is not None}
+
+    def _mps_problems(self) -> tuple[Problem, ...]:
+        problems = self.mps.problems() if self.mps is not None else {}
+        return tuple(
+            Problem(f"the MPS daemon of {uuid} takes no new client: {why}", blind=False)
+            for uuid, why in problems.items()
+        )
 
     def _publish(self, audit: NodeAudit) -> None:
         self.audit = audit
@@ -181,9 +206,12 @@ class Auditor:
             for share in (shares if now < self._compared_from + WITHOUT_ARBITER_SECONDS else ())
             for grant, record in zip(share.tenant.grants, share.enforced, strict=True)
         }
-        self._excess.update(now, used=used, held=held, turns=turns)
+        # An MPS client has no turns: its percentage limits it in space.
+        in_space = {share.tenant.key for share in shares if share.tenant.isolation is not Isolation.ARBITER}
+        in_turns = {place: part for place, part in used.items() if place[1] not in in_space}
+        self._excess.update(now, used=in_turns, held=held, turns=turns)
 
-    def _report_troubles(self) -> None:
+    async def _report_troubles(self) -> None:
         """Send one Event per process and share, and kill processes if that is configured."""
         troubles = process_limits.troubles(self.audit)
         to_kill = process_limits.processes_to_kill(self.audit) if self.end_unlimited else ()
@@ -193,10 +221,10 @@ class Auditor:
             (member.pid, member.start_ticks) for share in self.arbiter.shares.all() for member in share.members.values()
         }
         for key, audited in troubles.items():
-            if audited.process.identity in registered:
+            if audited.process.identity in registered and audited.reason != process_limits.NOT_A_CLIENT:
                 continue  # registered since the scan
             if key in certain:
-                self._kill(audited)
+                await self._kill(audited)
             elif key not in self._reported:
                 self._event(audited, node_audit.process_sentence(self.audit, audited))
         reported = {*troubles}
@@ -210,7 +238,9 @@ class Auditor:
                     self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset(reported)
 
-    def _kill(self, audited: AuditedProcess) -> None:
+    async def _kill(self, audited: AuditedProcess) -> None:
+        if self.mps is not None:
+            await self.mps.terminate(audited.process.gpu, audited.process.pid)
         problem = kill(audited.process, identify=self.identify, proc=self.proc)
         what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
         if not problem or audited.key not in self._reported:
@@ -227,6 +257,10 @@ class Auditor:
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
         self.warn(reason, note, of)
+
+
+def _is_mps(share: SeenShare) -> bool:
+    return share.tenant.isolation is Isolation.MPS
 
 
 def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:

@@ -29,7 +29,7 @@ class SeenProcess:
 
     used_bytes: None if the driver does not report it. container: None if it is in no known container; `outside` says
     why. with_library: whether the library is mapped; None if unknown. orphaned: whether it maps a ledger from before
-    the ledger records were lost.
+    the ledger records were lost. mps_server: whether it is an MPS server that the agent runs.
     """
 
     gpu: str
@@ -41,6 +41,7 @@ class SeenProcess:
     with_library: bool | None
     orphaned: bool = False
     outside: str = ""
+    mps_server: bool = False
 
     @property
     def identity(self) -> ProcessIdentity:
@@ -79,7 +80,8 @@ class Seen:
     """All observations of one scan.
 
     unreachable: processes with a ledger that this agent cannot open; they keep their limits. overuse: shares that used
-    more of a GPU's time than allowed.
+    more of a GPU's time than allowed. mps_clients: the PIDs of the clients of each GPU's MPS daemon, by UUID; a daemon
+    that does not list them is missing.
     """
 
     gpus: tuple[Gpu, ...]
@@ -88,6 +90,7 @@ class Seen:
     unreachable: frozenset[ProcessIdentity] = frozenset()
     problems: tuple[Problem, ...] = ()
     overuse: Mapping[Place, Overuse] = dataclasses.field(default_factory=dict)
+    mps_clients: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
 
 
 class LimitState(enum.StrEnum):

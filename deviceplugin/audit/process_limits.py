@@ -28,6 +28,7 @@ from deviceplugin.audit.node_audit import (
 )
 from deviceplugin.host.kernel_process import Container
 from gpushare import pod, quantity
+from gpushare.allocation import Isolation
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -40,6 +41,9 @@ ORPHANED: Final = "it uses limits from a previous agent whose records were lost:
 NO_LIBRARY: Final = f"{NOT_REGISTERED}: the library is not loaded (a static program, or the preload file was removed)"
 CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
 GONE: Final = "the GPUNode no longer has this share, but its processes still run"
+NOT_A_CLIENT: Final = (
+    "its share has the isolation mps, but it is no client of its GPU's MPS daemon, so its compute is not limited"
+)
 _MAX_NAMED: Final = 5
 _REPORTED: Final = frozenset({LimitState.UNLIMITED, LimitState.FOREIGN})
 
@@ -89,7 +93,7 @@ class _Processes:
     """Lookup tables for checking the processes of one scan."""
 
     def __init__(self, seen: Seen, pods: Sequence[PodJson], node: GpuNode | None) -> None:
-        self._unreachable = seen.unreachable
+        self._unreachable, self._mps_clients = seen.unreachable, seen.mps_clients
         self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
         self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
@@ -106,9 +110,14 @@ class _Processes:
         named = self._named(process.container)
         if known is not None:
             of, charged_bytes = known
-            return AuditedProcess(
+            audited = AuditedProcess(
                 process, LimitState.LIMITED, of.tenant.namespace, of.tenant.pod, named[2], charged_bytes
             )
+            clients = self._mps_clients.get(process.gpu) if of.tenant.isolation is Isolation.MPS else None
+            if clients is None or process.pid in clients:
+                return audited
+            around = (of.tenant.allocation, of.tenant.share)
+            return dataclasses.replace(audited, state=LimitState.UNLIMITED, reason=NOT_A_CLIENT, place=around)
         holder = self._tenant(process.container) if process.container is not None else None
         state, reason = self._unregistered(process, holder)
         place = (
@@ -120,6 +129,8 @@ class _Processes:
         mode = self._modes.get(process.gpu)
         if process.identity in self._unreachable:
             return LimitState.LIMITED, ""
+        if process.mps_server:
+            return LimitState.UNJUDGED, "it serves the GPU's MPS clients"
         if mode is not Mode.FRACTIONAL:
             return LimitState.UNJUDGED, f"the GPU is not shared by annotation: its mode is {mode}"
         if isinstance(tenant, Tenant):
@@ -200,6 +211,8 @@ def _compared(
                     share = _measured(share, running, gpu, beyond)
                     without = sum(member.with_library is False for member in running.members)
                     may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
+                    if entry.labels.isolation is Isolation.NONE:
+                        may_bytes = {tenant.UNLIMITED_BYTES}
                     reason = f"the library is not loaded in {without} of its {share.processes} processes"
                     share = dataclasses.replace(
                         share, reason=_difference(share, may_bytes) or (reason if without else "")

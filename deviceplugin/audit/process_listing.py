@@ -63,12 +63,14 @@ class ProcessScanner:
     """Scans processes, and remembers what does not change between scans.
 
     lost_ticks: the time at which ledger records were lost; processes that started earlier may use an orphaned ledger.
+    mps_pids: returns the PIDs of our MPS daemons; their children are the MPS servers.
     """
 
     driver: nvml.Nvml
     _: dataclasses.KW_ONLY
     identify: Identify
     lost_ticks: Callable[[], int]
+    mps_pids: Callable[[], frozenset[int]] = frozenset
     proc: Path = kernel_process.PROC
 
     def __post_init__(self) -> None:
@@ -115,8 +117,11 @@ class ProcessScanner:
         self._spent_seconds.clear()
         shares = [share for group in groups if (share := self._share(group)) is not None]
         members = {member.identity[0]: member.identity for share in shares for member in share.members}
+        unknown = {process.pid for _, process in measured.listed} - members.keys()
+        daemons = self.mps_pids() if unknown else frozenset[int]()
+        servers = {pid for pid in unknown if kernel_process.parent(pid, proc=self.proc) in daemons} | daemons
         processes = [
-            seen_process
+            dataclasses.replace(seen_process, mps_server=process.pid in servers)
             for uuid, process in measured.listed
             if (seen_process := self._process(uuid, process, members)) is not None
         ]

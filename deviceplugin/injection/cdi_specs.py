@@ -28,7 +28,7 @@ _VERSION: Final = "0.5.0"  # the first that allows names starting with a digit; 
 ALL: Final = "all"
 # Keeps other readers of the variable, such as NVIDIA's runtime, from adding devices.
 _VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
-_MOUNT_OPTIONS: Final = ["ro", "nosuid", "nodev", "rbind", "rprivate"]
+_MOUNT_OPTIONS: Final = ["nosuid", "nodev", "rbind", "rprivate"]
 # Other kinds of devices, and their device nodes below the host's root.
 _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
     "gdrcopy": ("dev/gdrdrv",),
@@ -46,13 +46,14 @@ _HOOKS: Final = ("/usr/bin/nvidia-cdi-hook", "/usr/local/nvidia/toolkit/nvidia-c
 class ContainerEdits:
     """The changes to a container that gets a device.
 
-    environment: `NAME=value`. device_nodes, mounts: pairs of container path and host path. folders: library directories
-    that `hook`, a program on the host, adds to the loader's cache.
+    environment: `NAME=value`. device_nodes, mounts: pairs of container path and host path. writable: mounts that the
+    container may write to. folders: library directories that `hook`, a program on the host, adds to the loader's cache.
     """
 
     environment: tuple[str, ...] = ()
     device_nodes: tuple[tuple[str, str], ...] = ()
     mounts: tuple[tuple[str, str], ...] = ()
+    writable: tuple[tuple[str, str], ...] = ()
     folders: tuple[str, ...] = ()
     hook: str = ""
 
@@ -80,10 +81,11 @@ def _edits_json(edits: ContainerEdits) -> dict[str, Any]:
             {"path": inside} if inside == outside else {"path": inside, "hostPath": outside}
             for inside, outside in edits.device_nodes
         ]
-    if edits.mounts:
+    if edits.mounts or edits.writable:
         fields["mounts"] = [
-            {"containerPath": inside, "hostPath": outside, "options": _MOUNT_OPTIONS}
-            for inside, outside in edits.mounts
+            {"containerPath": inside, "hostPath": outside, "options": [access, *_MOUNT_OPTIONS]}
+            for access, mounts in (("ro", edits.mounts), ("rw", edits.writable))
+            for inside, outside in mounts
         ]
     if edits.hook and edits.folders:
         folders = [word for folder in edits.folders for word in ("--folder", folder)]
@@ -161,14 +163,22 @@ class Specs:
     def has_share(self, name: str) -> bool:
         return self._share_path(name).exists()
 
-    def write_share(self, name: str, uuids: Sequence[str], settings: NodeSettings) -> None:
-        """Describe a share container's device as these GPUs. Raises SpecError."""
+    def write_share(
+        self, name: str, uuids: Sequence[str], settings: NodeSettings, mps: answer.MpsPaths | None = None
+    ) -> None:
+        """Describe a share container's device as these GPUs. mps: for a client of MPS. Raises SpecError."""
         of_device, dev = self.nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
         if missing or not uuids:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
         nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
         edits = ContainerEdits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
+        if mps is not None:
+            edits = dataclasses.replace(
+                edits,
+                environment=(f"{answer.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",),
+                writable=((contract.CONTAINER_MPS_PIPE, mps.pipe), (answer.SHM, mps.shm)),
+            )
         document = _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))
         self._write(self._share_path(name), document)
 

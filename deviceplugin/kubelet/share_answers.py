@@ -22,8 +22,10 @@ from deviceplugin.injection.cdi_specs import SpecError, Specs
 from deviceplugin.injection.decision import Injection
 from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
+from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import pod_resources
 from gpushare import contract, errors
+from gpushare.allocation import Isolation
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 
@@ -155,7 +157,8 @@ class ShareStart:
     cgroup exists by now.
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
-    by namespace, pod and container name. denied: covers a pod's cgroup.
+    by namespace, pod and container name. denied: covers a pod's cgroup. mps: the files of a GPU's MPS daemon, started
+    if it does not run, or why it does not.
     """
 
     injection: Callable[[], Injection]
@@ -164,6 +167,7 @@ class ShareStart:
     find: Callable[[str, str, str], Awaitable[tenant.StartingContainer | Refusal]]
     descriptions: Specs
     denied: PodDenial
+    mps: Callable[[str], Awaitable[DaemonFiles | Refusal]]
 
     @property
     def is_needed(self) -> bool:
@@ -196,10 +200,20 @@ class ShareStart:
                 f"{injection.needs_class}"
             )
         if injection.uses_cdi:
+            mps = await self._mps(holder)
             try:
-                self.descriptions.write_share(name, holder.uuids, self.settings())
+                self.descriptions.write_share(name, holder.uuids, self.settings(), mps)
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
+
+    async def _mps(self, holder: tenant.StartingContainer) -> answer.MpsPaths | None:
+        """Return the paths of the MPS daemon, or None without one. Raises AllocateRefusedError, for the next try."""
+        if holder.isolation is not Isolation.MPS:
+            return None
+        files = await self.mps(holder.uuids[0])
+        if isinstance(files, Refusal):
+            raise plugin_service.AllocateRefusedError(files.reason)
+        return answer.MpsPaths(str(files.pipe), str(files.shm))
 
     async def _given(self, resource: str, device_ids: Sequence[str]) -> tenant.StartingContainer | Refusal:
         """Find the allocation of the container with these ids."""

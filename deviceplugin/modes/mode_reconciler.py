@@ -24,11 +24,13 @@ from deviceplugin.state import node_state
 from deviceplugin.state.advertisement import DelayedDecrease
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.modes.assignment import Assignment, contradiction, is_permanent, offer
+from gpushare.modes.hardware_gpu import HardwareGpu
 
 logger = logging.getLogger(__name__)
 
@@ -43,6 +45,7 @@ class ModeReconciler:
 
     settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
+    takes_mps_shares: whether shares with the isolation mps may come to a GPU now.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class ModeReconciler:
         options: ModeOptions,
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
+        takes_mps_shares: Callable[[HardwareGpu], bool],
     ) -> None:
         self._configuration = configuration
         self._gpunode = gpunode
@@ -74,6 +78,7 @@ class ModeReconciler:
         self._mps_problem = mps_problem
         self._path = path
         self._wake = wake
+        self._takes_mps_shares = takes_mps_shares
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
@@ -116,7 +121,7 @@ class ModeReconciler:
         while True:  # close, find users, change: at most three rounds, as no new difference can appear in between
             closed_before = self._closed
             users = await self._users(closed_before) if closed_before else {}
-            drifted = self._repair.drifted(self._checkpoint.gpus)
+            drifted = self._repair.drifted(self._in_force)
             plan = transition.plan(
                 self._checkpoint.gpus, self._wanted, closed=closed_before, users=users, drifted=drifted.keys()
             )
@@ -125,7 +130,7 @@ class ModeReconciler:
             self._repair.release_except(plan.closed)
             self._publish(plan.waiting)
             for uuid in sorted(plan.repair):
-                assignment = self._checkpoint.gpus[uuid]
+                assignment = self._in_force[uuid]
                 if assignment is not None and await self._repair.repair(uuid, assignment):
                     self._closed -= {uuid}
             if plan.repair:
@@ -171,6 +176,15 @@ class ModeReconciler:
         desired = self._selector.desired.assignments if self._selector.desired is not None else {}
         return {uuid: assignment for uuid, assignment in desired.items() if not uuid.startswith(desired_config.UNREAD)}
 
+    @property
+    def _in_force(self) -> Mapping[str, Assignment | None]:
+        """The assignments in force, with the isolations configured now, which need no change of the GPU."""
+        wanted = self._wanted
+        return {
+            uuid: dataclasses.replace(now, isolations=wanted[uuid].isolations) if now and uuid in wanted else now
+            for uuid, now in self._checkpoint.gpus.items()
+        }
+
     async def _initialize(self, wanted: Mapping[str, Assignment]) -> None:
         """Give new GPUs an initial assignment, and set up GPUs that this process has not set up yet."""
         node = self._gpunode.now()
@@ -184,7 +198,7 @@ class ModeReconciler:
             if gpu.uuid not in healthy:
                 self._setup.forget(gpu.uuid)  # the GPU has to be reset before it is healthy again
                 continue
-            assignment = self._checkpoint.gpus.get(gpu.uuid)
+            assignment = self._in_force.get(gpu.uuid)
             if assignment is None or gpu.uuid in self._setup.ready or contradiction(gpu, assignment):
                 continue
             if not self._backs_off(gpu.uuid, assignment):
@@ -247,7 +261,13 @@ class ModeReconciler:
         in_force, hardware, failed = self._checkpoint.gpus, self._observed.hardware_gpus, self._setup.failed
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, hardware)
+        able = [
+            dataclasses.replace(gpu, isolations=gpu.isolations | {Isolation.MPS})
+            if self._takes_mps_shares(gpu)
+            else gpu
+            for gpu in hardware
+        ]
+        gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, able)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]
         without_daemon = {device.device for device in shared if self._mps_problem(device.gpu)}

@@ -26,7 +26,7 @@ from deviceplugin.state.gpunode_copy import NodeEvents
 from gpushare import contract
 from gpushare.gpunode import Gpu, Mode
 from gpushare.mig import instance_layout
-from gpushare.modes.assignment import Assignment, contradiction
+from gpushare.modes.assignment import Assignment, compute_modes, contradiction
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 
 logger = logging.getLogger(__name__)
@@ -177,7 +177,8 @@ _TIME_SLICES: Final = {"default": "0", "short": "1", "medium": "2", "long": "3"}
 class ComputeModePart(SetUpPart):
     """The compute mode: DEFAULT in every mode except MPS, whose daemon sets EXCLUSIVE_PROCESS itself.
 
-    Undoes EXCLUSIVE_PROCESS, whether an MPS daemon that could not be stopped or another program left it.
+    An administrator may set EXCLUSIVE_PROCESS where all shares have the isolation mps. Elsewhere this undoes it,
+    whether an MPS daemon that could not be stopped or another program left it.
     changed: called after the compute mode has changed.
     """
 
@@ -191,6 +192,8 @@ class ComputeModePart(SetUpPart):
             return
         try:
             present = await self.driver.ask(self.compute_modes.compute_mode, gpu.uuid)
+            if present is ComputeMode.EXCLUSIVE_PROCESS and present in compute_modes(assignment):
+                return  # an administrator has set it
             if present is ComputeMode.PROHIBITED:
                 raise SetUpError(f"its compute mode is {present}: `nvidia-smi -i {gpu.uuid} -c 0` lets programs use it")
             if present is not ComputeMode.DEFAULT:

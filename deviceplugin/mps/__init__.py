@@ -2,5 +2,6 @@
 
 steps        a daemon's files, its clients' limits, and the steps that start and stop it; pure
 supervisor   runs NVIDIA's program, here or through the keeper: a process in another container
+shares       the daemons of GPUs whose shares have the isolation mps
 daemons      the daemons of the node: started, supervised, stopped
 """

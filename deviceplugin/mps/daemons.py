@@ -7,6 +7,7 @@ clients. Its end is noticed at once through a pidfd, not by polling.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextlib
 import dataclasses
 import logging
@@ -58,7 +59,13 @@ class MpsDaemon:
         self.problem = "it is not started yet"
         self._control = Control(self.program, steps.environment(self.spec, self.files))
         self._log_position: int | None = None
+        self._server_failures = 0
         self._supervising: asyncio.Task[None] | None = None
+
+    def server_failures(self) -> int:
+        """Return how many servers have failed since the start, by the daemon's log up to now."""
+        self._forward_log()
+        return self._server_failures
 
     def supervise(self) -> None:
         """Restart the daemon whenever it fails, until `detach`. Call this after `start`, even if that failed."""
@@ -111,14 +118,14 @@ class MpsDaemon:
                         await self.set_exclusive(gpu, exclusive)
                     except Exception as error:
                         raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
-            case steps.MakeDirectory(path):
+            case steps.MakeDirectory(path, mode):
                 path.mkdir(parents=True, exist_ok=True)
-                path.chmod(steps.DIRECTORY_MODE)
+                path.chmod(mode)
                 if path == self.files.pipe and _SELINUX.exists():
                     os.setxattr(path, "security.selinux", _SELINUX_LABEL)
-            case steps.RunDaemon():
+            case steps.RunDaemon(_, multi_user):
                 if not await self._control.answers():
-                    await self._start()
+                    await self._start(multi_user=multi_user)
             case steps.Command(lines, stopping):
                 if stopping:
                     await self._quit()
@@ -142,14 +149,14 @@ class MpsDaemon:
         except FileNotFoundError:
             return 0
 
-    async def _start(self) -> None:
+    async def _start(self, *, multi_user: bool) -> None:
         with contextlib.suppress(ProcessLookupError):
             pidfd = await self._pidfd()
             if pidfd is None:
                 self._forget()  # a client may have put anything there, and the daemon would open it
             else:
                 os.close(pidfd)
-        await self._control.start()
+        await self._control.start(multi_user=multi_user)
 
     async def _quit(self) -> None:
         try:
@@ -227,6 +234,7 @@ class MpsDaemon:
             logger.debug("MPS", extra={"daemon": self.spec.name, "line": text})
         # The daemon still answers, and starts a server for each new client, however often that fails.
         failed = [line for line in lines if _SERVER_FAILED.search(line)]
+        self._server_failures += len(failed)
         if failed:
             last = failed[-1].decode(errors="replace")
             extra = {"daemon": self.spec.name, "times": len(failed), "line": last, "log": str(self.files.log)}
@@ -271,33 +279,39 @@ class Daemons:
 
     def __post_init__(self) -> None:
         self._daemons: dict[str, MpsDaemon] = {}
+        self._locks = collections.defaultdict[str, asyncio.Lock](asyncio.Lock)  # by name, for a start or a stop
 
     async def start(self, spec: steps.Spec) -> None:
         """Start and supervise this daemon with these limits. Raises ControlError or OSError if it does not start.
 
         Even then it is retried until `stop`. A daemon that a former agent started is taken over with its clients.
         """
-        known = self._daemons.get(spec.name)
-        if known is not None and known.spec == spec and not known.problem:
-            return
-        if known is not None:
-            await known.detach()
-        daemon = self._daemon(spec)
-        try:
-            await daemon.start()
-        finally:
-            daemon.supervise()
-            self._daemons[spec.name] = daemon
-            self._changed()
+        async with self._locks[spec.name]:
+            known = self._daemons.get(spec.name)
+            if known is not None and known.spec == spec and not known.problem:
+                return
+            if known is not None:
+                await known.detach()
+            daemon = self._daemon(spec)
+            try:
+                await daemon.start()
+            finally:
+                daemon.supervise()
+                self._daemons[spec.name] = daemon
+                self._changed()
 
-    async def stop(self, name: str) -> None:
+    async def stop(self, name: str, *, for_shares: bool = False) -> None:
         """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError."""
+        async with self._locks[name]:
+            await self._stop(name, for_shares=for_shares)
+
+    async def _stop(self, name: str, *, for_shares: bool) -> None:
         daemon = self._daemons.pop(name, None)
         if daemon is None:
             if not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
                 return
             unknown = steps.MpsGpu(name, index=0, memory_bytes=0, replicas=1)
-            daemon = self._daemon(steps.Spec(name, (unknown,)))
+            daemon = self._daemon(steps.Spec(name, (unknown,), for_shares=for_shares))
         await daemon.detach()
         self.files("").ready.unlink(missing_ok=True)
         await daemon.stop()
@@ -306,6 +320,18 @@ class Daemons:
     def problem(self, name: str) -> str:
         """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
         return self._daemons[name].problem if name in self._daemons else "no MPS daemon is configured for it"
+
+    def knows(self, name: str) -> bool:
+        """Whether this daemon was started and not stopped, whether or not it runs now."""
+        return name in self._daemons
+
+    def server_failures(self, name: str) -> int:
+        """Return how many servers of this daemon have failed so far."""
+        return self._daemons[name].server_failures() if name in self._daemons else 0
+
+    async def send(self, name: str, command: str) -> str:
+        """Return a daemon's answer to a command. Raises ControlError."""
+        return await Control(self.program, steps.environment(steps.for_shares(name), self.files(name))).send(command)
 
     def pids(self) -> frozenset[int]:
         """Return the PIDs of all running daemons, also of a former agent's. Blocking."""

@@ -16,6 +16,7 @@ from gpushare import errors
 from gpushare.modes import hardware_gpu
 
 DIRECTORY_MODE: Final = 0o755
+SHM_MODE: Final = 0o1777  # clients that are not root use it too
 READY: Final = ".ready"
 PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 # All environment variables of the daemon, and of the program that starts it and sends it commands.
@@ -111,11 +112,16 @@ class MpsGpu:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spec:
-    """A daemon to run. alone: whether it sees only these GPUs, not all of the node."""
+    """A daemon to run. alone: whether it sees only these GPUs, not all of the node.
+
+    for_shares: its clients have shares by annotation. The library and the arbiter keep their limits, so the daemon has
+    none. Its server serves all users, and the GPU's compute mode stays as it is.
+    """
 
     name: str
     gpus: tuple[MpsGpu, ...]
     alone: bool = True
+    for_shares: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -128,16 +134,18 @@ class SetComputeMode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """Create a directory that the daemon expects."""
+    """Create a directory that the daemon or its clients expect."""
 
     path: Path
+    mode: int = DIRECTORY_MODE
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDaemon:
-    """Start the daemon in the background, with exactly this environment."""
+    """Start the daemon in the background, with exactly this environment. multi_user: its server serves all users."""
 
     environment: Mapping[str, str]
+    multi_user: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -182,6 +190,8 @@ def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
 
 def limit_commands(spec: Spec) -> tuple[str, ...]:
     """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all."""
+    if spec.for_shares:
+        return ("set_default_active_thread_percentage 100",)
     commands = []
     for position, gpu in enumerate(spec.gpus):
         mib = memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)
@@ -196,10 +206,11 @@ def limit_commands(spec: Spec) -> tuple[str, ...]:
 
 def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
     return (
-        SetComputeMode(True, tuple(gpu.uuid for gpu in spec.gpus)),
+        *_compute_modes(spec, exclusive=True),
         MakeDirectory(files.pipe),
         MakeDirectory(files.log),
-        RunDaemon(environment(spec, files)),
+        *((MakeDirectory(files.shm, SHM_MODE),) if spec.for_shares else ()),
+        RunDaemon(environment(spec, files), multi_user=spec.for_shares),
         Command(limit_commands(spec)),
         Touch(files.started),
         FollowLog(files.control_log),
@@ -211,7 +222,21 @@ def stop(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
     return (
         Command(("quit",), stopping=True),
         FollowLog(files.control_log, stop=True),
-        SetComputeMode(False, tuple(gpu.uuid for gpu in spec.gpus)),
+        *_compute_modes(spec, exclusive=False),
         Remove(files.started),
         Remove(files.log),
     )
+
+
+def for_shares(uuid: str) -> Spec:
+    """Return the daemon of a GPU whose shares have the isolation mps."""
+    return Spec(uuid, (MpsGpu(uuid, index=0, memory_bytes=0, replicas=1),), for_shares=True)
+
+
+def _compute_modes(spec: Spec, *, exclusive: bool) -> tuple[Step, ...]:
+    return () if spec.for_shares else (SetComputeMode(exclusive, tuple(gpu.uuid for gpu in spec.gpus)),)
+
+
+def pids(answer: str) -> frozenset[int]:
+    """Return the PIDs in a daemon's answer, one a line. Raises ValueError for anything else."""
+    return frozenset(int(line) for line in answer.splitlines() if line.strip())

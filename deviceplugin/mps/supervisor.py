@@ -39,7 +39,8 @@ DESCRIPTION: Final = (
     "has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to "
     "root, so only root can connect."
 )
-_ARGUMENTS: Final = ((), ("-d",))
+_MULTI_USER: Final = ("-d", "-multiuser-server")
+_ARGUMENTS: Final = ((), ("-d",), _MULTI_USER)
 ALIVE: Final = "get_default_active_thread_percentage"  # every version has this command, and it changes nothing
 
 
@@ -57,8 +58,18 @@ class Control:
         self.program = program
         self._environment = dict(environment)
 
-    async def start(self) -> None:
-        """Start the daemon in the background. Raises ControlError."""
+    async def start(self, *, multi_user: bool = False) -> None:
+        """Start the daemon in the background. Raises ControlError.
+
+        multi_user: serve all users at once. A program or a keeper that is too old for that serves one after another.
+        """
+        if multi_user:
+            try:
+                await self._run(_MULTI_USER, "")
+            except ControlError as error:
+                logger.warning("MPS serves one user at a time", extra={"err": str(error)})
+            else:
+                return
         await self._run(("-d",), "")
 
     async def send(self, command: str) -> str:

@@ -70,7 +70,7 @@ NO_MEMORY: Final = (
     "`sharing.timeSlicing` or `sharing.mps`, or remove it from `sharing` to make it exclusive"
 )
 # The MPS server is the one process that has the GPU, and goes on if another program relaxes the compute mode.
-_ALLOWED: Final = {Mode.MPS: (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)}
+_WITH_MPS: Final = (ComputeMode.DEFAULT, ComputeMode.EXCLUSIVE_PROCESS)
 _COMPUTE_MODES: Final = {
     ComputeMode.EXCLUSIVE_THREAD: "which allows one thread only",
     ComputeMode.EXCLUSIVE_PROCESS: "which allows one process only",
@@ -78,10 +78,16 @@ _COMPUTE_MODES: Final = {
 }
 
 
+def compute_modes(assignment: Assignment) -> tuple[ComputeMode, ...]:
+    """Return the compute modes that the GPU may have. Where every process is an MPS client, it may be exclusive."""
+    only_mps = assignment.mode is Mode.FRACTIONAL and assignment.isolations == (Isolation.MPS,)
+    return _WITH_MPS if only_mps or assignment.mode is Mode.MPS else (ComputeMode.DEFAULT,)
+
+
 def contradiction(gpu: HardwareGpu, assignment: Assignment) -> str:
     """Return why the GPU, as it is, cannot be used as assigned, as a clause; empty if it can."""
     problem = _of_mig(gpu, assignment)
-    if not problem and gpu.compute_mode not in _ALLOWED.get(assignment.mode, (ComputeMode.DEFAULT,)):
+    if not problem and gpu.compute_mode not in compute_modes(assignment):
         problem = f"its compute mode is {gpu.compute_mode}, {_COMPUTE_MODES[gpu.compute_mode]}"
     return problem or (NO_MEMORY if lacks_memory(gpu, assignment) else "")
 

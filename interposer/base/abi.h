@@ -13,6 +13,7 @@ typedef enum {
     CUDA_ERROR_NOT_PERMITTED = 800,
     CUDA_ERROR_NOT_SUPPORTED = 801,
     CUDA_ERROR_SYSTEM_NOT_READY = 802,
+    CUDA_ERROR_MPS_CONNECTION_FAILED = 805,
 } CUresult;
 
 typedef int CUdevice;

@@ -12,7 +12,7 @@
 /* Arbiter protocol: SOCK_SEQPACKET, little-endian. */
 #define WIRE_MAGIC 0x48535047u
 #define WIRE_OLDEST 1
-#define WIRE_VERSION 2
+#define WIRE_VERSION 3 /* from 3 on the library obeys the isolation in WELCOME */
 #define MESSAGE_HELLO 1     /* library -> arbiter */
 #define MESSAGE_WELCOME 2   /* arbiter -> library, with two descriptors: limits, ledger */
 #define MESSAGE_REFUSED 3   /* arbiter -> library: one sentence */
@@ -30,6 +30,9 @@
 #define LEASE_CONTENDED 4   /* in OPEN: return the lease when idle */
 #define LEASE_BRIEF 8       /* in OPEN: use smaller batches, a latency share may need the GPU at any time */
 #define WIRE_MAX 512
+#define ISOLATION_ARBITER 0
+#define ISOLATION_MPS 1
+#define ISOLATION_NONE 2
 
 typedef struct {
     uint32_t magic;
@@ -49,6 +52,12 @@ typedef struct {
     uint32_t gpu_count;
     uint32_t slot;
 } wire_welcome_t;
+
+typedef struct {
+    uint32_t isolation;
+    uint32_t percent; /* of the multiprocessors, for an MPS client */
+    char pipe[128];   /* the MPS daemon's directory */
+} wire_isolation_t;   /* follows in WELCOME, unless the isolation is ISOLATION_ARBITER */
 
 typedef struct {
     wire_header_t header;

@@ -10,6 +10,7 @@
 #include "memory/charge.h"
 #include "memory/cost.h"
 #include "session/join.h"
+#include "session/mps.h"
 
 #define MAX_DEVICES 64
 
@@ -63,15 +64,15 @@ static void watch_exit(void) {
 }
 
 CUresult cuInit(unsigned flags) {
-    if (!session_join())
+    if (!session_join() || !mps_prepare())
         return CUDA_ERROR_SYSTEM_NOT_READY;
     __typeof__(cuInit) *real = REAL(cuInit);
     CUresult result = real(flags);
-    if (result == CUDA_SUCCESS) {
-        driver_pin(HOOK_cuInit, (void *)real);
-        watch_exit();
-    }
-    return result;
+    if (result != CUDA_SUCCESS)
+        return result;
+    driver_pin(HOOK_cuInit, (void *)real);
+    watch_exit();
+    return mps_check();
 }
 
 /* The context's device may have work from now on, so its gate counts. */

@@ -22,6 +22,7 @@
 #ifndef WELCOME_TIMEOUT_MS
 #    define WELCOME_TIMEOUT_MS 20000
 #endif
+#define WIRE_ISOLATION_VERSION 3 /* the first with an isolation in WELCOME */
 #define NO_DESCRIPTOR "no descriptor for the connection to the arbiter: raise the container's limit on open files"
 #define SENTENCE_MAX (sizeof(wire_refused_t) - sizeof(wire_header_t))
 #define RESTART "restart the container to get the library of this node's agent"
@@ -32,6 +33,10 @@ typedef union {
     wire_welcome_t welcome;
     wire_refused_t refused;
     wire_lease_t lease;
+    struct {
+        wire_welcome_t welcome;
+        wire_isolation_t isolation;
+    } isolated;
 } message_t;
 
 /* The version chosen by the last WELCOME. */
@@ -136,6 +141,18 @@ static bool check_answer(const message_t *answer, ssize_t length, char *sentence
     return true;
 }
 
+/* The part of WELCOME about the share's isolation; absent for a share of the arbiter. */
+static bool read_isolation(const message_t *answer, ssize_t length, wire_isolation_t *isolation, char *sentence,
+                           unsigned size) {
+    if (answer->header.version < WIRE_ISOLATION_VERSION || length < (ssize_t)sizeof answer->isolated)
+        return true;
+    *isolation = answer->isolated.isolation;
+    bool valid = isolation->isolation <= ISOLATION_NONE && isolation->percent <= 100 &&
+                 memchr(isolation->pipe, '\0', sizeof isolation->pipe) != NULL;
+    return valid || fail(sentence, size, "the arbiter's welcome has an unknown isolation (%u): " RESTART,
+                         isolation->isolation);
+}
+
 /* Reading a mapped page beyond the end of its file would kill the process. */
 static bool check_pages(const wire_welcome_result_t *result, char *sentence, unsigned size) {
     if (lseek(result->limits, 0, SEEK_END) < PAGE_SIZE ||
@@ -195,7 +212,8 @@ static bool welcomed(int socket, wire_welcome_result_t *result, wire_answer_t *a
         return fail(sentence, size, "the arbiter's welcome came with %u of 2 pages: " RESTART, count);
     result->slot = answer.welcome.slot;
     result->gpu_count = answer.welcome.gpu_count;
-    if (!check_pages(result, sentence, size))
+    if (!check_pages(result, sentence, size) ||
+        !read_isolation(&answer, length, &result->isolation, sentence, size))
         return false;
     __atomic_store_n(&protocol_version, answer.header.version, __ATOMIC_RELAXED);
     return true;

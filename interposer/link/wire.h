@@ -14,6 +14,7 @@ typedef struct {
     unsigned gpu_count;
     int limits; /* descriptors, for the caller to map and close */
     int ledger;
+    wire_isolation_t isolation;
 } wire_welcome_result_t;
 
 /* Connect and wait for WELCOME. Returns false on failure, with the reason and the remedy in `sentence`. */

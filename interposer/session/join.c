@@ -14,6 +14,7 @@ static struct {
     pthread_mutex_t mutex; /* for joining */
     bool joined;
     bool reported;
+    bool refused; /* for good */
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void session_after_fork(void) {
@@ -57,10 +58,17 @@ bool session_join(void) {
         return true;
     (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &state);
     pthread_mutex_lock(&session.mutex);
-    if (!session.joined && join())
+    if (!session.joined && !session.refused && join())
         __atomic_store_n(&session.joined, true, __ATOMIC_RELEASE);
     bool joined = session.joined;
     pthread_mutex_unlock(&session.mutex);
     (void)pthread_setcancelstate(state, NULL);
     return joined;
+}
+
+void session_refuse(void) {
+    pthread_mutex_lock(&session.mutex);
+    session.refused = true;
+    __atomic_store_n(&session.joined, false, __ATOMIC_RELEASE);
+    pthread_mutex_unlock(&session.mutex);
 }

@@ -8,4 +8,7 @@
  * Otherwise the reason was reported once, and the next call tries again. A forked child joins separately. */
 bool session_join(void);
 
+/* Refuse everything from now on: session_join returns false. */
+void session_refuse(void);
+
 #endif

@@ -21,6 +21,7 @@ static struct {
     ledger_page_t *ledgers;
     unsigned gpu_count;
     unsigned certain_slot;
+    wire_isolation_t isolation;
 } share;
 
 void share_unmap(void) {
@@ -47,6 +48,7 @@ bool share_map(const wire_welcome_result_t *welcome) {
     share.slot = welcome->slot;
     share.gpu_count = welcome->gpu_count;
     share.ledger_inode = inode_of(welcome->ledger);
+    share.isolation = welcome->isolation;
     void *limits = mmap(NULL, PAGE_SIZE, PROT_READ, MAP_SHARED, welcome->limits, 0);
     size_t ledgers_bytes = welcome->gpu_count * sizeof(ledger_page_t);
     void *ledgers = welcome->gpu_count > 0
@@ -103,6 +105,10 @@ bool share_turn(uint32_t gpu, uint64_t period_ns, uint64_t *begin_ns_p, uint64_t
     *begin_ns_p = __atomic_load_n(&limits->turn_begin_permille, __ATOMIC_RELAXED) * period_ns / 1000;
     *length_ns_p = __atomic_load_n(&limits->turn_permille, __ATOMIC_RELAXED) * period_ns / 1000;
     return *length_ns_p > 0;
+}
+
+const wire_isolation_t *share_isolation(void) {
+    return &share.isolation;
 }
 
 uint32_t share_gpu_count(void) {

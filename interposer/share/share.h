@@ -41,6 +41,8 @@ unsigned share_request_percent(uint32_t gpu);
 /* When the share may launch in each period while there is no arbiter. Returns false if the limits page does not say. */
 bool share_turn(uint32_t gpu, uint64_t period_ns, uint64_t *begin_ns_p, uint64_t *length_ns_p);
 uint32_t share_gpu_count(void);
+/* How the share is limited, since this process joined. */
+const wire_isolation_t *share_isolation(void);
 
 /* For the helper thread, after a reconnect: use the new limits page. Closes the descriptors of the pages. Returns
  * false if slot or ledger differ from the mapped ones. */

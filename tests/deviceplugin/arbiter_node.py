@@ -24,7 +24,7 @@ from deviceplugin.denial.kernel import RegisteredMap
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.link import node_shares
 from gpushare import contract
-from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
 from gpushare.cluster import api_errors
 from gpushare.gpunode import Gpu, GpuNode, Resize
 from gpushare.refusal import Refusal
@@ -133,6 +133,7 @@ class ArbiterNode:
         gpus: int = 1,
         holder: str = "",
         group: str = "",
+        isolation: Isolation = Isolation.ARBITER,
     ) -> None:
         pod_shares = shares or (GivenShare(("main",), tuple(GPUS[:gpus]), 50, 100, memory),)
         names = [container for share in pod_shares for container in share.containers]
@@ -146,7 +147,11 @@ class ArbiterNode:
                 "status": {"containerStatuses": status if statuses else []},
             }
         )
-        self.allocations.append(Allocation(f"of-{name}", PodRef("default", holder or name, ""), pod_shares))
+        self.allocations.append(
+            Allocation(
+                f"of-{name}", PodRef("default", holder or name, ""), pod_shares, labels=Labels(isolation=isolation)
+            )
+        )
 
     def lookup(self) -> node_shares.Lookup:
         async def ask_pods() -> list[dict[str, Any]]:

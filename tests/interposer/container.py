@@ -33,7 +33,8 @@ _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
 mount --bind "$1" {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
 preload="$2"
-shift 2
+[ -z "$3" ] || {{ mkdir {contract.CONTAINER_MPS_PIPE} && mount --bind "$3" {contract.CONTAINER_MPS_PIPE}; }} || exit 125
+shift 3
 exec env LD_PRELOAD="$preload" "$@"
 """
 
@@ -47,12 +48,14 @@ class Container:
     preload: tuple[Path, ...] = (LIBRARY,)
     drivers: Path = DRIVERS
     environment: Mapping[str, str] = field(default_factory=dict)
+    mps_pipe: Path | None = None  # the directory of the GPU's MPS daemon
 
     def start(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
     ) -> subprocess.Popen[str]:
         """Start a process with pipes for stdin, stdout and stderr; it inherits the descriptors in `keep`."""
         enter = ["sh", "-c", _ENTER, "sh", str(self.arbiter_directory), " ".join(map(str, self.preload))]
+        enter.append(str(self.mps_pipe or ""))
         return subprocess.Popen(
             [*unshared.MOUNTS, *enter, *map(str, command)],
             env={

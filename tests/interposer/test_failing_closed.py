@@ -45,10 +45,10 @@ def test_cuda_does_not_start_with_a_dead_socket(container: Container, arbiter_di
 CASES = {
     "refused": (Misbehaviour(refusal="the pod has no share"), "refused this process: the pod has no share"),
     "another protocol version": (
-        Misbehaviour(version=3),
-        "speaks protocol 3 and this library 1 to 2: restart the container",
+        Misbehaviour(version=4),
+        "speaks protocol 4 and this library 1 to 3: restart the container",
     ),
-    "protocol version 0": (Misbehaviour(version=0), "speaks protocol 0 and this library 1 to 2: restart the container"),
+    "protocol version 0": (Misbehaviour(version=0), "speaks protocol 0 and this library 1 to 3: restart the container"),
     "another page layout": (
         Misbehaviour(layout=7),
         "pages have layout 7 and this library knows layout 0: restart the container",

@@ -44,7 +44,7 @@ def _asked(process: subprocess.Popen[str]) -> str:
 
 
 NOT_UNDERSTOOD = {
-    "a version": (Misbehaviour(version=9), "speaks protocol 9 and this library 1 to 2"),
+    "a version": (Misbehaviour(version=9), "speaks protocol 9 and this library 1 to 3"),
     "pages": (Misbehaviour(layout=UNKNOWN_PAGES), "pages have layout 1 and this library knows layout 0"),
     "a refusal": (Misbehaviour(version=9, refusal="recreate the pod"), "refused this process: recreate the pod"),
 }

@@ -22,6 +22,7 @@ from deviceplugin.arbiter.scheduling.gangs import Gangs
 from deviceplugin.arbiter.scheduling.gpu_share import Activity, Debts, LeasePhase, Open, RecentUse, Revoke, WaitClock
 from deviceplugin.arbiter.tenant import Grant, Tenant
 from gpushare import contract
+from gpushare.allocation import Isolation
 
 _NANOSECONDS: Final = 1e9
 # For this time after a start no share counts as alone: processes from before may not have reconnected yet.
@@ -295,6 +296,10 @@ class Leases:
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease) -> None:
         """Handle WANT, CLOSED or RELEASED. `lease.gpu` is one of the client's grants."""
+        if client.tenant.isolation is not Isolation.ARBITER:  # no turns: a lease as of a share that is alone
+            if kind == contract.MESSAGE_WANT:
+                client.send(wire.opened(wire.Lease(lease.gpu, 0, next(self._numbers))))
+            return
         now_ns = self._clock()
         uuid = self._join(client, lease.gpu, now_ns)
         self.gpus[uuid].handle(client, kind, lease, now_ns)
@@ -302,6 +307,8 @@ class Leases:
 
     def join(self, client: LeaseClient) -> None:
         """Add a welcomed process to its GPUs, so that no other share counts as alone there."""
+        if client.tenant.isolation is not Isolation.ARBITER:
+            return
         now_ns = self._clock()
         for gpu in range(len(client.tenant.grants)):
             self._settle(self._join(client, gpu, now_ns), now_ns)

@@ -117,9 +117,9 @@ async def test_a_second_hello_ends_the_connection_and_keeps_the_charge(node: Arb
 async def test_another_protocol_version_is_refused_with_a_remedy(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     process = await node.share()
-    data = header(contract.MESSAGE_HELLO, version=3, size=48) + bytes(32)
+    data = header(contract.MESSAGE_HELLO, version=4, size=48) + bytes(32)
     assert await process("raw", data.hex()) == (
-        "the library speaks version 3 of the protocol and this node's agent versions 1 to 2: "
+        "the library speaks version 4 of the protocol and this node's agent versions 1 to 3: "
         "recreate the pod, so that it gets the agent's library"
     )
 

@@ -51,7 +51,7 @@ def _own(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode) -> None:
     own_process(monkeypatch, node, "trainer")
 
 
-RANGES = {"0.1.0": (1, 0, 1), "this release": (1, 2, 2), "a later one": (2, 9, 2)}
+RANGES = {"0.1.0": (1, 0, 1), "this release": (1, 2, 2), "a later one": (2, 9, 3)}
 
 
 @pytest.mark.parametrize(("oldest", "newest", "agreed"), RANGES.values(), ids=RANGES.keys())
@@ -98,7 +98,7 @@ async def test_a_too_new_library_is_refused_in_a_version_that_it_understands(nod
         client.send(message(contract.MESSAGE_HELLO, 7, bytes(32), newest=9))
         kind, version, body = await heard(client)
         assert (kind, version) == (contract.MESSAGE_REFUSED, 7)
-        assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 2" in body
+        assert b"versions 7 to 9 of the protocol and this node's agent versions 1 to 3" in body
 
 
 async def test_the_agent_gets_the_same_reason_as_the_refused_library(node: ArbiterNode) -> None:

@@ -83,7 +83,7 @@ RANGES = {
     "0.1.0": (1, 0, 1),
     "this release": (contract.WIRE_OLDEST, contract.WIRE_VERSION, contract.WIRE_VERSION),
     "a newer one": (contract.WIRE_OLDEST, contract.WIRE_VERSION + 5, contract.WIRE_VERSION),
-    "a newer one without the oldest version": (2, 7, 2),
+    "a newer one without the oldest version": (2, 7, 3),
     "a range that ends before it begins": (2, 1, 2),
 }
 
@@ -93,7 +93,7 @@ def test_the_newest_common_version_is_agreed_on(oldest: int, newest: int, agreed
     assert wire.hello(hello(oldest=oldest, newest=newest)).version == agreed
 
 
-NOT_SPOKEN = {"too new": (3, 4, "versions 3 to 4"), "too new, one": (3, 0, "version 3"), "none": (0, 0, "version 0")}
+NOT_SPOKEN = {"too new": (4, 5, "versions 4 to 5"), "too new, one": (4, 0, "version 4"), "none": (0, 0, "version 0")}
 
 
 @pytest.mark.parametrize(("oldest", "newest", "named"), NOT_SPOKEN.values(), ids=NOT_SPOKEN.keys())
@@ -101,7 +101,7 @@ def test_a_range_without_a_common_version_is_refused_with_a_remedy(oldest: int, 
     with pytest.raises(wire.ProtocolVersionError) as raised:
         wire.hello(hello(oldest=oldest, newest=newest))
     assert str(raised.value) == (
-        f"the library speaks {named} of the protocol and this node's agent versions 1 to 2: recreate the pod, so that "
+        f"the library speaks {named} of the protocol and this node's agent versions 1 to 3: recreate the pod, so that "
         "it gets the agent's library"
     )
     assert raised.value.version == oldest, "which it understands"

@@ -80,10 +80,14 @@ class Holding:
             find=self._given,
             descriptions=Nothing(),
             denied=made,
+            mps=self._mps,
         )
 
     async def _held(self) -> Sequence[pod_resources.ContainerDevices]:
         return [pod_resources.ContainerDevices("ml", "trainer", "main", PERCENT, ("id",))]
+
+    async def _mps(self, uuid: str) -> Refusal:
+        return Refusal(f"{uuid} has no MPS daemon")
 
     async def _given(self, *_: str) -> tenant.StartingContainer | Refusal:
         return self.given

@@ -18,6 +18,7 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.injection import cdi_specs, decision
 from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
+from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Observable
 from gpushare import contract
@@ -55,6 +56,7 @@ class Node:
         self.given: dict[str, StartingContainer | Refusal] = {}
         self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
+        self.mps_problem = ""
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = cdi_specs.Specs(
@@ -69,6 +71,9 @@ class Node:
         assert namespace == "ml"
         key = name if container == "main" else f"{name}/{container}"
         return self.given.get(key, Refusal("the API server did not answer in time"))
+
+    async def mps(self, uuid: str) -> DaemonFiles | Refusal:
+        return Refusal(self.mps_problem) if self.mps_problem else DaemonFiles(Path("/run/mps"), uuid)
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
         """Write the kubelet's checkpoint for a pod's containers, as at admission."""
@@ -93,6 +98,7 @@ class Node:
             find=self.known,
             descriptions=self.specs,
             denied=pod_denial.PodDenial(None, ""),
+            mps=self.mps,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 

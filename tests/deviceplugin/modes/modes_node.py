@@ -107,6 +107,7 @@ class Node:
             state.advertised,
         )
         self.in_force, self.unread, self.published = state.in_force, state.unread, state.published
+        self.mps_gpus: set[str] = set()  # where shares may have the isolation mps
         self.known = asyncio.Event()
         self.known.set()
         self.observation = observation.Observation(
@@ -160,6 +161,7 @@ class Node:
                 lambda gpus: advertisement.allocatable(gpus, self.cluster.node, ())
             ),
             mps_problem=lambda _: "",
+            takes_mps_shares=lambda gpu: gpu.uuid in self.mps_gpus,
         )
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:

@@ -1,0 +1,157 @@
+"""The MPS daemons of GPUs whose shares have the isolation mps: from a GPU's first such share to its last.
+
+The ledger decides, so an agent that restarts finds the same daemons wanted. It takes running ones over, because the end
+of a daemon ends all its clients. While the ledger is unknown, nothing is stopped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable
+from typing import Final
+
+from deviceplugin.mps import steps
+from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.steps import DaemonFiles
+from deviceplugin.mps.supervisor import ControlError
+from gpushare.allocation import Isolation
+from gpushare.gpunode import GpuNode
+from gpushare.modes.hardware_gpu import HardwareGpu, has_new_mps
+from gpushare.refusal import Refusal
+
+logger = logging.getLogger(__name__)
+
+SECONDS: Final = 2.0  # between two comparisons with the ledger
+ANSWER_SECONDS: Final = 3.0  # for one question to a daemon, so that a hung one delays no audit
+MAX_SERVER_FAILURES: Final = 3  # within WINDOW_SECONDS; then the GPU gets no new clients
+WINDOW_SECONDS: Final = 60.0
+
+
+class MpsShares:
+    """The daemons for shares. Only those of GPUs in mode fractional are touched.
+
+    node: the GPUNode as last seen; None while unknown. fractional: the UUIDs of the GPUs in that mode now. changed:
+    called when the result of `problems` has changed.
+    """
+
+    def __init__(
+        self,
+        daemons: Daemons,
+        *,
+        node: Callable[[], GpuNode | None],
+        fractional: Callable[[], frozenset[str]],
+        changed: Callable[[], None] = lambda: None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._daemons, self._node, self._fractional, self._clock = daemons, node, fractional, clock
+        self._changed, self._problems = changed, dict[str, str]()
+        self._failures: dict[str, list[tuple[float, int]]] = {}  # by UUID: when, and how many servers had failed
+
+    async def run(self) -> None:
+        while True:
+            await self.step()
+            await asyncio.sleep(SECONDS)
+
+    async def step(self) -> None:
+        """Start the daemons that shares need, and stop the others."""
+        node = self._node()
+        if node is None:
+            return
+        wanted = _gpus_with_clients(node) & self._fractional()
+        for uuid in wanted:
+            self._count_failures(uuid)
+            if not self._daemons.knows(uuid):
+                await self._start(uuid)
+        for uuid in self._fractional() - wanted:
+            self._failures.pop(uuid, None)
+            try:
+                await self._daemons.stop(uuid, for_shares=True)
+            except (ControlError, OSError) as error:
+                logger.warning("An MPS daemon cannot be stopped", extra={"daemon": uuid, "err": str(error)})
+        problems = self.problems()
+        if problems != self._problems:
+            self._problems = problems
+            self._changed()
+
+    async def ready(self, uuid: str) -> DaemonFiles | Refusal:
+        """Return the files of a GPU's daemon, started if it was not, or why it takes no client now."""
+        if not self._daemons.knows(uuid):
+            await self._start(uuid)
+        problem = self.problem(uuid)
+        return Refusal(f"the MPS daemon of {uuid} takes no client now: {problem}") if problem else self.files(uuid)
+
+    def files(self, uuid: str) -> DaemonFiles:
+        return self._daemons.files(uuid)
+
+    def problem(self, uuid: str) -> str:
+        """Return why a GPU gets no new client now, as a clause; "" if it does, or if it has no daemon yet."""
+        if not self._daemons.knows(uuid):
+            return ""
+        failed = self._recent_failures(uuid)
+        if failed >= MAX_SERVER_FAILURES:
+            return f"its servers failed {failed} times within {WINDOW_SECONDS:.0f} s, with all their clients"
+        return self._daemons.problem(uuid)
+
+    def problems(self) -> dict[str, str]:
+        """Return the problems of the GPUs that have clients, by UUID."""
+        node = self._node()
+        wanted = _gpus_with_clients(node) & self._fractional() if node is not None else frozenset[str]()
+        return {uuid: problem for uuid in sorted(wanted) if (problem := self.problem(uuid))}
+
+    def can_share(self, gpu: HardwareGpu, compute_capability: tuple[int, int]) -> bool:
+        """Whether shares with this isolation can be on this GPU, as far as GPU and MPS program are concerned."""
+        program = self._daemons.program
+        usable = program.is_socket() or (program.is_file() and os.access(program, os.X_OK))
+        return usable and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
+
+    async def clients(self, uuid: str) -> frozenset[int] | None:
+        """Return the PIDs of a daemon's clients; None if it does not say."""
+        try:
+            async with asyncio.timeout(ANSWER_SECONDS):
+                clients: set[int] = set()
+                for server in steps.pids(await self._daemons.send(uuid, "get_server_list")):
+                    clients |= steps.pids(await self._daemons.send(uuid, f"get_client_list {server}"))
+                return frozenset(clients)
+        except (ControlError, OSError, ValueError, TimeoutError):
+            return None
+
+    async def terminate(self, uuid: str, pid: int) -> None:
+        """End a client's work before its process is killed: a kill during work can hang the GPU's other clients.
+
+        No-op if it is no client, or if the daemon does not answer in time.
+        """
+        if not self._daemons.knows(uuid):
+            return
+        with contextlib.suppress(ControlError, OSError, ValueError, TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for server in steps.pids(await self._daemons.send(uuid, "get_server_list")):
+                    if pid in steps.pids(await self._daemons.send(uuid, f"get_client_list {server}")):
+                        await self._daemons.send(uuid, f"terminate_client {server} {pid}")
+                        logger.info("Terminated an MPS client", extra={"daemon": uuid, "pid": pid})
+
+    async def _start(self, uuid: str) -> None:
+        try:
+            await self._daemons.start(steps.for_shares(uuid))
+        except (ControlError, OSError) as error:  # it is retried; `problem` says why meanwhile
+            logger.warning("An MPS daemon does not start", extra={"daemon": uuid, "err": str(error)})
+
+    def _count_failures(self, uuid: str) -> None:
+        now, count = self._clock(), self._daemons.server_failures(uuid)
+        counted = self._failures.setdefault(uuid, [])
+        counted.append((now, count))
+        while counted[0][0] < now - WINDOW_SECONDS:
+            del counted[0]
+
+    def _recent_failures(self, uuid: str) -> int:
+        counted = self._failures.get(uuid, [])
+        return max(0, counted[-1][1] - counted[0][1]) if counted else 0
+
+
+def _gpus_with_clients(node: GpuNode) -> frozenset[str]:
+    """Return the UUIDs of the GPUs on which a pod has a share with the isolation mps."""
+    entries = (entry for entry in node.allocations if entry.labels.isolation is Isolation.MPS)
+    return frozenset(uuid for entry in entries if not entry.is_backfill_reservation for uuid in entry.gpu_uuids)
