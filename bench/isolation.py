@@ -254,9 +254,11 @@ def _plot(axis: Any, values: dict[str, float]) -> bool:
     dots = [(number, work) for number, work in enumerate(chosen) if work is not None]
     if dots:
         axis.scatter(*zip(*dots, strict=True), color=plots.AIM, zorder=3, label=AUTO)
-    axis.set_xticks(range(len(PAIRS)), [pair.title.replace(", ", ",\n") for pair in PAIRS], fontsize=7)
+    axis.set_xticks(
+        range(len(PAIRS)), [pair.title.replace(", ", ",\n").replace(" with ", "\nwith ") for pair in PAIRS], fontsize=7
+    )
     axis.set_ylabel("work of both, % of a dedicated GPU")
-    axis.legend(fontsize=8, loc="lower right")
+    axis.legend(fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return True
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from gpushare import contract
-from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
+from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.mix import NO_HOST, Host, Mix, classes_of
 from gpushare.placement import NodeView
@@ -77,7 +77,10 @@ def allocation(
     pod_name: str = "trainer",
     uid: str = "",
     reserved_until: float | None = None,
-    **labels: str,
+    isolation: Isolation = Isolation.ARBITER,
+    affinity: str = "",
+    anti_affinity: str = "",
+    exclusion: str = "",
 ) -> Allocation:
     """Build an allocation with one share on these GPUs."""
     return Allocation(
@@ -85,7 +88,7 @@ def allocation(
         pod=PodRef("default", pod_name, uid),
         shares=(GivenShare(("main",), uuids or ("GPU-node-a-0",), request, limit, memory_gib * GIB),),
         reserved_until=reserved_until,
-        labels=Labels(**labels),
+        labels=Labels(affinity, anti_affinity, exclusion, isolation),
     )
 
 

@@ -73,13 +73,13 @@ def without_gpunodes(seed: int) -> world.World:
 
 
 def single_turns(
-    asks: list[users.Ask], *, kinds: frozenset[str], most_steps: int, **size: int
+    asks: list[users.Ask], *, kinds: frozenset[str], most_steps: int, gpus: int = 2
 ) -> Iterator[tuple[dict[int, int], world.World]]:
     """Yield every world that deviates from the default order at exactly one of its first steps."""
 
     def made(turns: dict[int, int]) -> tuple[world.World, schedule.Deviating]:
         order = schedule.Deviating(turns, kinds)
-        return world.World(order, asks, faults=1, **size), order
+        return world.World(order, asks, faults=1, gpus=gpus), order
 
     plain, order = made({})
     plain.run()
