@@ -39,18 +39,19 @@ from bench.gpu import (
 from bench.gpu.bench import Bench
 from bench.gpu.plan import Cost
 from bench.gpu.report import RESULTS, Report, narrow
+from gpushare import contract
 
 NOTHING = Cost(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """A case and its cost. per_peer: the cost of each further mode; mps: whether MPS is one of these."""
+    """A case and its cost. per_peer: the cost of each further mode; mps: those with MPS."""
 
     run: Callable[[Bench], Awaitable[None]]
     cost: Cost
     per_peer: Cost = NOTHING
-    mps: bool = False
+    mps: tuple[str, ...] = ()
 
     def with_peers(self, count: int) -> Cost:
         """Return the cost with `count` further modes."""
@@ -63,12 +64,12 @@ CASES: Mapping[str, Case] = {
     "facts": Case(facts.facts, Cost(8)),
     "native_slices": Case(robustness.native_slices, Cost(4)),
     "calls": Case(costs.calls, Cost(30), Cost(10)),
-    "splits": Case(shares.splits, Cost(4, 12), Cost(0, 3)),
+    "splits": Case(shares.splits, Cost(4, 12), Cost(0, 3), mps=(modes.OURS_MPS,)),
     "caps": Case(shares.caps, Cost(2, 7), Cost(0, 7)),
     "torch_memory": Case(frameworks.torch_memory, Cost(30), Cost(20)),
     "audit": Case(memory.audit, Cost(16)),
-    "decoders": Case(decoders.decoders, Cost(25, 12), Cost(15, 3), mps=True),
-    "latency": Case(shares.latency, Cost(2, 4), Cost(0, 1)),
+    "decoders": Case(decoders.decoders, Cost(25, 12), Cost(15, 3), mps=(modes.MPS, modes.OURS_MPS)),
+    "latency": Case(shares.latency, Cost(2, 4), Cost(0, 1), mps=(modes.OURS_MPS,)),
     "torch_costs": Case(trainings.torch_costs, Cost(25, 12), Cost(20, 6)),
     "torch_splits": Case(trainings.torch_splits, Cost(25, 7), Cost(12, 1)),
     "memory": Case(memory.exactness, Cost(25), Cost(20)),
@@ -77,8 +78,8 @@ CASES: Mapping[str, Case] = {
     "framework_memory": Case(frameworks.framework_memory, Cost(60)),
     "nvml_in_share": Case(frameworks.nvml_in_share, Cost(15), Cost(8)),
     "restart_and_resize": Case(robustness.restart_and_resize, Cost(20, 4)),
-    "faulting_tenant": Case(robustness.faulting_tenant, Cost(8, 4), Cost(3, 1), mps=True),
-    "transformers": Case(decoders.transformers, Cost(40, 4), Cost(25, 1), mps=True),
+    "faulting_tenant": Case(robustness.faulting_tenant, Cost(8, 4), Cost(3, 1), mps=(modes.MPS, modes.OURS_MPS)),
+    "transformers": Case(decoders.transformers, Cost(40, 4), Cost(25, 1), mps=(modes.MPS,)),
     "elasticity": Case(shares.elasticity, Cost(4, 8)),
     "starts": Case(costs.starts, Cost(30), Cost(15)),
     "handover": Case(shares.handover, Cost(4, 6)),
@@ -237,7 +238,7 @@ async def _measure(run: Run, names: Sequence[str]) -> None:
     found = {"MPS": mps_there, "mount namespaces": tenants.has_namespaces()}
     report.say(f"- load: {os.getloadavg()[0]:.1f}; peers: {', '.join(peer.name for peer in run.peers) or 'none'}")
     report.say("- " + "; ".join(f"{what}: {'yes' if there else 'no'}" for what, there in found.items()))
-    peers = {name: len(run.peers) + (CASES[name].mps and mps_there) for name in names}
+    peers = {name: len(run.peers) + len(CASES[name].mps) * mps_there for name in names}
     case_costs = {name: CASES[name].with_peers(peers[name]) for name in names}
     left = list(names)
     left_out: Sequence[str] = ()
@@ -269,12 +270,14 @@ async def _case(run: Run, name: str, cost: Cost, window_seconds: float) -> None:
     warm_ms = WARM_MS if run.window_seconds is None else min(WARM_MS, max(MIN_WARM_MS, int(run.window_seconds * 1000)))
     try:
         async with asyncio.timeout(limit), contextlib.AsyncExitStack() as stack:
-            mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else None
-            if case.mps and mps is None:
+            mps = stack.enter_context(modes.mps(run.which.environment, directory / "mps")) if case.mps else {}
+            if case.mps and not mps:
                 run.report.say(f"\n{name}: no MPS: its daemon is missing or does not answer")
             # Each case has its own node, so that shares of the previous one leave no debts or credits.
             gpu = await stack.enter_async_context(tenants.opened(run.which, directory, run.loops))
-            peers = [*run.peers, *([mps] if mps else [])]
+            peers = [*run.peers, *(mps[name] for name in case.mps if mps)]
+            if pipe := next((peer.mps_pipe for peer in peers if peer.mps_pipe), None):
+                stack.enter_context(tenants.reachable(pipe, contract.CONTAINER_MPS_PIPE))
             rounds = 1 if run.window_seconds else 3
             await case.run(Bench(gpu, run.report, window_seconds, warm_ms, rounds, peers))
     except TimeoutError:

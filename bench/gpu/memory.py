@@ -16,6 +16,7 @@ from typing import Any
 from bench.gpu.bench import Bench
 from bench.gpu.modes import NATIVE, OURS, Mode
 from bench.gpu.tenants import BUILT, END_SECONDS, ROOT, Gpu, ProgramError, finish_all, reachable, start_in, wait_for
+from gpushare import contract
 
 KINDS = {"plain": 1, "pitched": 512, "managed": 1, "async": 1, "pool": 1, "physical": 2 << 20, "array": 65536}
 UNTOUCHED = {"managed"}  # allocates nothing on the GPU before its first use
@@ -133,7 +134,7 @@ async def audited(gpu: Gpu, pods: dict[str, list[int]]) -> AsyncIterator[Audited
                 process.kill()
                 raise ProgramError(f"the agent's audit does not start: {process.communicate()[1][-1500:]}")
             made = Audited(process, Path(directory))
-            with reachable(made.directory / "arbiter"):
+            with reachable(made.directory / "arbiter", contract.CONTAINER_ARBITER_DIRECTORY):
                 yield made
         finally:
             await asyncio.to_thread(finish_all, [process])

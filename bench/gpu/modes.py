@@ -12,6 +12,7 @@ import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gpushare.allocation import Isolation
 from tests.interposer import container
 
 _START_SECONDS = 10.0  # for the daemon to answer
@@ -26,15 +27,27 @@ class Mode:
     """A way to start programs: a library to preload, and environment variables.
 
     variables: values may hold {limit} (percent), {memory} (bytes), {memory_mib} and {share}, a name for each share.
+    mps_pipe: the directory of the MPS daemon whose clients gpushare's shares are.
     """
 
     name: str
     preload: tuple[Path, ...] = ()
     variables: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    mps_pipe: Path | None = None
 
     @property
     def ours(self) -> bool:
         return self.preload == OURS.preload
+
+    @property
+    def isolation(self) -> Isolation:
+        """The isolation of gpushare's shares."""
+        return Isolation.ARBITER if self.mps_pipe is None else Isolation.MPS
+
+    @property
+    def keeps_requests(self) -> bool:
+        """Whether a busy GPU is divided by requests. In other modes, requests become limits."""
+        return self.ours and self.isolation is Isolation.ARBITER
 
     @property
     def limits_memory(self) -> bool:
@@ -44,6 +57,7 @@ class Mode:
 
 NATIVE = Mode("native")
 OURS = Mode("gpushare", (container.LIBRARY,))
+MPS, OURS_MPS = "mps", "gpushare-mps"
 
 
 def parse_peer(text: str) -> Mode:
@@ -67,14 +81,14 @@ def mode_variables(mode: Mode, *, share: str, limit: int, memory_bytes: int) -> 
 
 
 @contextlib.contextmanager
-def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None]:
-    """Run an MPS daemon with its pipes in `directory`; None where there is no daemon or it does not start.
+def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mapping[str, Mode]]:
+    """Run an MPS daemon with its pipes in `directory`; yield the modes with it by name, or none if it does not start.
 
     The GPU's compute mode stays as it is. Programs in other modes do not use the daemon.
     """
     command = shutil.which("nvidia-cuda-mps-control", path=environment.get("PATH", os.defpath))
     if command is None:
-        yield None
+        yield {}
         return
     pipes, logs = directory / "pipe", directory / "log"
     for each in (pipes, logs):
@@ -83,8 +97,9 @@ def mps(environment: Mapping[str, str], directory: Path) -> Iterator[Mode | None
     own = {**environment, **variables}
     _running.add(pipes)
     try:
-        made = Mode("mps", variables={**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "{limit}"})
-        yield made if _started(command, own) else None
+        bare = Mode(MPS, variables={**variables, "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "{limit}"})
+        both = {MPS: bare, OURS_MPS: Mode(OURS_MPS, OURS.preload, mps_pipe=pipes)}
+        yield both if _started(command, own) else {}
     finally:
         pid = _pid(pipes)
         _do([command], own, f"quit -t {_QUIT_SECONDS}\nquit\n")  # the second line is for daemons without -t

@@ -71,7 +71,7 @@ async def beating(
     gpu: Gpu, mode: Mode, percent: int = 50, share: Mapping[str, str] | None = None
 ) -> AsyncIterator[Callable[[], Coroutine[Any, Any, Beats]]]:
     """Run a tenant while the context lasts; the yielded function stops it and returns its completions."""
-    amounts = {"request": percent, "limit": 100 if mode.ours else percent}
+    amounts = {"request": percent, "limit": 100 if mode.keeps_requests else percent}
     process = gpu.start(mode, [built("beats"), KERNEL_US], share, **amounts)
 
     async def end() -> Beats:
@@ -95,7 +95,7 @@ async def faulting_tenant(bench: Bench) -> None:
     head = ["fault", "", "driver's error", "longest gap before, ms", "longest after, ms", "neighbour"]
     bench.report.table("A busy tenant next to one whose kernel faults", head, rows)
     for mode in (NATIVE, OURS, *bench.peers):
-        for kind in FAULTS if mode.ours else FAULTS[:1]:
+        for kind in FAULTS if mode is OURS else FAULTS[:1]:
             name = f"fault.{kind}.{mode.name}"
             try:
                 rows.append([kind, mode.name, *await _fault(bench, mode, kind, name)])
@@ -104,7 +104,8 @@ async def faulting_tenant(bench: Bench) -> None:
 
 
 async def _fault(bench: Bench, mode: Mode, kind: str, name: str) -> list[str]:
-    faulty = bench.gpu.start(mode, [built("fault"), kind], None, request=50, limit=100 if mode.ours else 50)
+    limit = 100 if mode.keeps_requests else 50
+    faulty = bench.gpu.start(mode, [built("fault"), kind], None, request=50, limit=limit)
     try:
         await asyncio.to_thread(wait_for, faulty, "ready")
         async with beating(bench.gpu, mode) as end:

@@ -92,7 +92,7 @@ async def _split(
 ) -> tuple[float, float]:
     first, second = pair
     tenants = [Tenant(requests[0], 100, *WORKLOADS[first]), Tenant(requests[1], 100, *WORKLOADS[second])]
-    if not mode.ours:  # other libraries only have limits
+    if not mode.keeps_requests:
         tenants = [dataclasses.replace(tenant, limit=tenant.request) for tenant in tenants]
     done = await bench.compete(mode, tenants)
     parts = [done[0].percent * 100 / whole[first], done[1].percent * 100 / whole[second]]

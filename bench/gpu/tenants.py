@@ -18,7 +18,7 @@ from bench.gpu import machine
 from bench.gpu.modes import NATIVE, OURS, Mode, mode_variables
 from bench.launches.node import Done, Tenant
 from gpushare import contract
-from gpushare.allocation import GivenShare
+from gpushare.allocation import GivenShare, Isolation
 from tests.deviceplugin import arbiter_node
 
 ROOT = machine.ROOT
@@ -30,7 +30,8 @@ _started: list[subprocess.Popen[str]] = []
 _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
 mount --bind "$1" {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
-shift
+[ -z "$2" ] || {{ mkdir {contract.CONTAINER_MPS_PIPE} && mount --bind "$2" {contract.CONTAINER_MPS_PIPE}; }} || exit 125
+shift 2
 exec "$@"
 """
 
@@ -81,13 +82,19 @@ class Gpu:
         self._loops = loops
 
     def give(
-        self, *, request: int = 100, limit: int = 100, memory_bytes: int = 0, latency: bool = False
+        self,
+        *,
+        request: int = 100,
+        limit: int = 100,
+        memory_bytes: int = 0,
+        latency: bool = False,
+        isolation: Isolation = Isolation.ARBITER,
     ) -> dict[str, str]:
         """Add a pod with a share. Return the environment that identifies its processes to this bench's arbiter."""
         self._count += 1
         name = f"t{self._count}"
         share = GivenShare(("main",), (self.machine.uuid,), request, limit, memory_bytes or self.machine.memory_bytes)
-        self.arbiter.add_pod(name, share)
+        self.arbiter.add_pod(name, share, isolation=isolation)
         if latency:
             self.arbiter.allocations[-1] = dataclasses.replace(self.arbiter.allocations[-1], latency=True)
         return {"TEST_POD": name, "TEST_CONTAINER": "main"}
@@ -97,7 +104,7 @@ class Gpu:
     ) -> subprocess.Popen[str]:
         """Start a program, with pipes, in `share` or in a new share with `amounts`."""
         if mode.ours:
-            own = dict(share or self.give(**amounts))  # type: ignore[arg-type]
+            own = dict(share or self.give(isolation=mode.isolation, **amounts))  # type: ignore[arg-type]
         else:
             self._count += 1
             memory = amounts.get("memory_bytes", self.machine.memory_bytes)
@@ -185,7 +192,8 @@ def start_in(
     All modes start in the same way, so that all figures contain its cost. Where namespaces are refused, `opened`
     provides that path.
     """
-    inside = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", str(arbiter_directory)] if has_namespaces() else []
+    mounted = [str(arbiter_directory), str(mode.mps_pipe or "")]
+    inside = ["unshare", "--mount", "sh", "-c", _ENTER, "sh", *mounted] if has_namespaces() else []
     preload = [f"LD_PRELOAD={' '.join(map(str, mode.preload))}"] if mode.preload else []
     pipe = subprocess.PIPE
     process = subprocess.Popen(
@@ -262,20 +270,20 @@ async def opened(which: machine.Machine, directory: Path, loops: int) -> AsyncIt
     """Open the GPU with a new arbiter, whose files are in `directory`."""
     async with arbiter_node.opened(directory) as arbiter:
         arbiter.server.leases.settled_ns = 0  # skips the wait of a new agent that does not know the other shares yet
-        with reachable(arbiter.socket.parent):
+        with reachable(arbiter.socket.parent, contract.CONTAINER_ARBITER_DIRECTORY):
             yield Gpu(which, arbiter, loops)
 
 
 @contextlib.contextmanager
-def reachable(arbiter_directory: Path) -> Iterator[None]:
-    """Link the arbiter's directory to its path in containers if programs get no namespaces."""
+def reachable(directory: Path, place: str) -> Iterator[None]:
+    """Link a directory to its place in containers if programs get no namespaces."""
     if has_namespaces():
         yield
         return
-    link = Path(contract.CONTAINER_ARBITER_DIRECTORY)
+    link = Path(place)
     if link.is_symlink():  # left by a run that was killed
         link.unlink()
-    link.symlink_to(arbiter_directory)
+    link.symlink_to(directory)
     try:
         yield
     finally:

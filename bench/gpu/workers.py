@@ -159,13 +159,17 @@ async def opened(
 ) -> AsyncIterator[list[Worker]]:
     """Start workers at the same time, each with a mode and a request in percent, or in the given shares.
 
-    Peers only know limits, so a request becomes a limit for them.
+    Where requests are not kept, a request becomes a limit.
     """
     memory_bytes = min(MEMORY_BYTES, gpu.machine.memory_bytes // 2)
     workers: list[Worker] = []
     try:
         for number, (mode, percent) in enumerate(wanted):
-            amounts = {"request": percent, "limit": 100 if mode.ours else percent, "memory_bytes": memory_bytes}
+            amounts = {
+                "request": percent,
+                "limit": 100 if mode.keeps_requests else percent,
+                "memory_bytes": memory_bytes,
+            }
             share = shares[number] if shares else None
             command = [sys.executable, "-m", PROGRAM]
             workers.append(Worker(gpu.start(mode, command, share, **amounts), f"PyTorch, {mode.name}"))

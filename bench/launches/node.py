@@ -9,13 +9,16 @@ import functools
 import subprocess
 import tempfile
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from pathlib import Path
 from unittest import mock
 
 from deviceplugin.arbiter.scheduling import lease_scheduler, leases
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
-from gpushare.allocation import GivenShare
+from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.shares import MpsShares
+from gpushare.allocation import GivenShare, Isolation
+from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container
 
@@ -30,7 +33,7 @@ WARM_MS = 1500
 class Tenant:
     """A share and the program that uses it: request and limit in percent, `load`'s mode, microseconds a kernel.
 
-    after_ms: how much later than the others it begins.
+    after_ms: how much later than the others it begins. kernel: another kernel of the simulated GPU.
     """
 
     request: int
@@ -39,6 +42,7 @@ class Tenant:
     kernel_us: int
     latency: bool = False
     after_ms: int = 0
+    kernel: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -79,6 +83,12 @@ class Node:
         self.uuid = self.uuids[0]
         self.box = container.Container(arbiter.socket.parent, gpus)
         self._count = 0
+        program = ROOT / "build" / "simgpu" / "nvidia-cuda-mps-control"
+        self._mps = MpsShares(
+            Daemons(root=arbiter.directory / "mps", program=program, set_exclusive=_no_change),
+            node=arbiter.gpunode,
+            fractional=lambda: frozenset(self.uuids),
+        )
 
     @property
     def gpu_count(self) -> int:
@@ -86,15 +96,34 @@ class Node:
         return len(self.uuids)
 
     def give(
-        self, request: int, limit: int, *, latency: bool = False, memory: int = MEMORY_BYTES, gpu: int = 0
+        self,
+        request: int,
+        limit: int,
+        *,
+        latency: bool = False,
+        memory: int = MEMORY_BYTES,
+        gpu: int = 0,
+        isolation: Isolation = Isolation.ARBITER,
     ) -> dict[str, str]:
         """Add a pod with a share; return the environment that identifies its processes to this bench's arbiter."""
         self._count += 1
         name = f"t{self._count}"
-        self.arbiter.add_pod(name, GivenShare(("main",), (self.uuids[gpu],), request, limit, memory))
+        share = GivenShare(("main",), (self.uuids[gpu],), request, limit, memory)
+        self.arbiter.add_pod(name, share, isolation=isolation)
         if latency:
             self.arbiter.allocations[-1] = dataclasses.replace(self.arbiter.allocations[-1], latency=True)
         return {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": str(gpu)}
+
+    @contextlib.asynccontextmanager
+    async def mps(self) -> AsyncIterator[container.Container]:
+        """Run the MPS daemon of the first GPU, as the agent does; yield a container of shares with that isolation."""
+        files = await self._mps.ready(self.uuid)
+        assert not isinstance(files, Refusal), files
+        try:
+            yield dataclasses.replace(self.box, mps_pipe=files.pipe)
+        finally:
+            self.arbiter.allocations.clear()
+            await self._mps.step()
 
     @contextlib.asynccontextmanager
     async def neighbour(self) -> AsyncIterator[None]:
@@ -129,12 +158,21 @@ class Node:
             for process in processes:
                 await asyncio.to_thread(process.communicate)
 
-    async def run(self, tenants: Sequence[Tenant], seconds: float, *, native: bool = False) -> list[Done]:
-        """Let tenants compete for this time, after a warm-up; `native`: without the library."""
+    async def run(
+        self,
+        tenants: Sequence[Tenant],
+        seconds: float,
+        *,
+        native: bool = False,
+        box: container.Container | None = None,
+    ) -> list[Done]:
+        """Let tenants compete for this time, after a warm-up; `native`: without the library; `box`: that of `mps`."""
         processes = []
-        box = dataclasses.replace(self.box, preload=()) if native else self.box
+        isolation = Isolation.MPS if box is not None else Isolation.ARBITER
+        box = box or (dataclasses.replace(self.box, preload=()) if native else self.box)
         for tenant in tenants:
-            environment = self.give(tenant.request, tenant.limit, latency=tenant.latency)
+            environment = self.give(tenant.request, tenant.limit, latency=tenant.latency, isolation=isolation)
+            environment |= {"KERNEL": tenant.kernel} if tenant.kernel else {}
             processes.append(box.start([BUILT / "load", tenant.mode, str(tenant.kernel_us)], environment))
         try:
             for process in processes:
@@ -180,10 +218,14 @@ def _done(tenant: Tenant, line: str) -> Done:
     return Done(percent, float(first_ms), tuple(float(latency) / 1000 for latency in latencies))
 
 
+async def _no_change(uuid: str, exclusive: bool) -> None:
+    raise AssertionError(f"{uuid}: shares leave the compute mode as it is, exclusive={exclusive}")
+
+
 @contextlib.asynccontextmanager
-async def opened() -> AsyncIterator[Node]:
-    """Run a node while the context lasts."""
+async def opened(create: Callable[[Path], Path] = simulated.create) -> AsyncIterator[Node]:
+    """Run a node while the context lasts. create: makes its GPUs in a directory, and returns theirs."""
     with tempfile.TemporaryDirectory() as directory:
-        gpus = simulated.create(Path(directory) / "gpus")
+        gpus = create(Path(directory) / "gpus")
         async with arbiter_node.opened(Path(directory)) as arbiter:
             yield Node(arbiter, gpus)

@@ -1,16 +1,22 @@
-"""Plots the figures of bench/interposer.py: shares against requests, and the cost of handovers against their number."""
+"""Plots figures as files; those of bench/interposer.py: shares against requests, and the cost of handovers against
+their number.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+Plot = Callable[[Any, dict[str, float]], bool]  # draws the figures' values on the axis; whether there were any
 
 OURS, NATIVE, AIM = "#1f77b4", "#bbbbbb", "#d62728"
 
 
-def draw(figures: Sequence[dict[str, object]], directory: Path, stem: str) -> list[Path]:
+def draw(
+    figures: Sequence[dict[str, object]], directory: Path, stem: str, plots: Mapping[str, Plot] | None = None
+) -> list[Path]:
     """Write the plots that have figures, and return their files."""
     import matplotlib as mpl
 
@@ -20,7 +26,7 @@ def draw(figures: Sequence[dict[str, object]], directory: Path, stem: str) -> li
 
     values = {str(figure["figure"]): float(str(figure["value"])) for figure in figures}
     written = []
-    for name, plot in {"shares": _shares, "handover": _handover}.items():
+    for name, plot in (plots or {"shares": _shares, "handover": _handover}).items():
         figure, axis = plt.subplots(figsize=(9, 4), layout="constrained")
         if plot(axis, values):
             path = directory / f"{stem}-{name}.svg"

@@ -18,9 +18,10 @@ ONE_OF_MANY = re.compile(r"(split|handover)\.\d")
 
 @dataclasses.dataclass
 class Report:
-    """The tables and figures of a run."""
+    """The tables and figures of a run. prefix: of the figures' names."""
 
     seconds: float
+    prefix: str = PREFIX
     figures: list[dict[str, object]] = dataclasses.field(default_factory=list)
     lines: list[str] = dataclasses.field(default_factory=list)
     busy: list[float] = dataclasses.field(default_factory=list)
@@ -34,7 +35,7 @@ class Report:
     def add(self, name: str, value: float, unit: str, *, goal: float, against: str = "goal") -> None:
         """Add a figure and the value to compare it with."""
         ratio = round(value / goal, 3) if goal else None
-        figure = {"figure": f"{PREFIX}{name}", "value": round(value, 3), "unit": unit, "against": against}
+        figure = {"figure": f"{self.prefix}{name}", "value": round(value, 3), "unit": unit, "against": against}
         self.figures.append({**figure, "goal": round(goal, 3), "ratio": ratio})
 
     def record_busy_cores(self) -> None:

@@ -15,7 +15,6 @@ from bench.gpu import __main__ as bench
 from bench.gpu import machine, modes, tenants
 from bench.gpu.report import Report, narrow
 from bench.launches.node import Tenant
-from gpushare import contract
 from tests import programs
 from tests.bench.programs import hanging_run
 
@@ -56,8 +55,8 @@ def environment(tmp_path: Path) -> dict[str, str]:
 
 
 def test_an_mps_daemon_ends_with_its_mode(environment: dict[str, str], tmp_path: Path) -> None:
-    with modes.mps(environment, tmp_path / "mps") as mode:
-        assert mode is not None
+    with modes.mps(environment, tmp_path / "mps") as made:
+        assert made
         pid = int((tmp_path / "mps" / "pipe" / "nvidia-cuda-mps-control.pid").read_text())
     assert _ends(pid)
 
@@ -71,8 +70,8 @@ def test_an_mps_daemon_that_does_not_answer_is_no_mode(
     program.write_text("#!/bin/sh\nexec sleep 1000\n")
     program.chmod(0o755)
     path = f"{program.parent}:{os.environ['PATH']}"
-    with modes.mps({**environment, "PATH": path}, tmp_path / "mps") as mode:
-        assert mode is None
+    with modes.mps({**environment, "PATH": path}, tmp_path / "mps") as made:
+        assert not made
 
 
 @pytest.fixture
@@ -110,8 +109,7 @@ def test_the_link_of_a_run_that_was_killed_is_replaced(tmp_path: Path, monkeypat
     """Where sandboxes refuse mount namespaces, programs find the arbiter by a link."""
     link = tmp_path / "link"
     link.symlink_to(tmp_path / "gone")
-    monkeypatch.setattr(contract, "CONTAINER_ARBITER_DIRECTORY", str(link))
     monkeypatch.setattr(tenants, "has_namespaces", lambda: False)
-    with tenants.reachable(tmp_path):
+    with tenants.reachable(tmp_path, str(link)):
         assert link.resolve() == tmp_path
     assert not link.is_symlink()

@@ -104,6 +104,12 @@ def test_the_first_command_compares_limits_with_the_gpus_own_figures(rehearsed: 
     assert figures["gpu.audit.second.gpu"]["ratio"] <= 1
 
 
+def test_shares_with_the_isolation_mps_are_clients_of_the_daemon(rehearsed: dict[str, Rehearsed]) -> None:
+    figures = rehearsed["second"].figures
+    survived = {mode: figures[f"gpu.fault.illegal.{mode}.survived"]["value"] for mode in ("gpushare", "gpushare-mps")}
+    assert survived == {"gpushare": 1, "gpushare-mps": 0}, "a fault ends the clients of a daemon together"
+
+
 def test_what_is_not_installed_is_a_row_that_says_so(rehearsed: dict[str, Rehearsed]) -> None:
     assert "not installed: No module named 'torch'" in rehearsed["first"].page
     assert "not installed: No module named 'jax'" in rehearsed["second"].page
