@@ -58,6 +58,10 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
         "idle compute gives way to other shares, and MPS clients give way to none",
     ),
     LeaseRule(
+        lambda asked: any(0 < demand.share.request_percent < demand.share.limit_percent for demand in asked.demands),
+        "leases guarantee a request below the limit, and MPS has only limits",
+    ),
+    LeaseRule(
         lambda asked: any(demand.share.limit_percent < 100 and len(demand.containers) > 1 for demand in asked.demands),
         "its containers have a limit together, and MPS limits each process",
     ),

@@ -21,19 +21,18 @@ BOTH = (Isolation.ARBITER, Isolation.MPS)
 GROUP = {"group": "red", "group_size": "2"}
 # By row of the table: a pod that gets leases for that reason alone.
 ROWS = {
-    "go first": {"request": "0.5", "latency": "true"},
-    "several GPUs": {"request": "0.5", "gpus": "2"},
-    "pods of a group": {"request": "0.5", **GROUP},
+    "go first": {"request": "0.5", "limit": "0.5", "latency": "true"},
+    "several GPUs": {"request": "0.5", "limit": "0.5", "gpus": "2"},
+    "pods of a group": {"request": "0.5", "limit": "0.5", **GROUP},
     "whole compute": {"request": "1"},
     "idle compute": {"memory": "8Gi"},
-    "containers have a limit together": {"request": "0.5", "limit": "0.6", "container": "main,side"},
+    "request below the limit": {"request": "0.5"},
+    "containers have a limit together": {"request": "0.5", "limit": "0.5", "container": "main,side"},
 }
 BESIDE = [
-    {"request": "0.5"},
     {"request": "0.5", "limit": "0.5"},
-    {"request": "0.3", "memory": "20Gi"},
-    {"request.main": "0.5", "request.side": "0.3"},
-    {"request": "0.5", "container": "main,side"},
+    {"request": "0.3", "limit": "0.3", "memory": "20Gi"},
+    {"request.main": "0.5", "limit.main": "0.5", "request.side": "0.3", "limit.side": "0.3"},
 ]
 
 
@@ -143,7 +142,7 @@ def with_shares(node: GpuNode, *kinds: str, request: int = 10) -> GpuNode:
 
 
 def test_first_kind_that_fits_anywhere_is_given() -> None:
-    pod = asked(isolation="auto", request="0.5")
+    pod = asked(isolation="auto", request="0.5", limit="0.5")
     leased = with_shares(builders.node("node-a", gpus=1, isolations=BOTH), "arbiter")
     free = builders.node("node-b", gpus=1, isolations=BOTH)
     given = place(pod, leased, free)
@@ -158,7 +157,7 @@ def test_first_kind_that_fits_anywhere_is_given() -> None:
 
 
 def test_refusal_is_of_the_kind_that_is_nearest_to_fitting() -> None:
-    pod = asked(isolation="auto", request="0.95")
+    pod = asked(isolation="auto", request="0.95", limit="0.95")
     refused = place(pod, with_shares(builders.node(gpus=1, isolations=BOTH), "mps"))
     assert "node-a/0 has 0.9 of its compute free" in str(refused)
     refused = place(pod, with_shares(builders.node(gpus=1), "arbiter"))
@@ -167,9 +166,14 @@ def test_refusal_is_of_the_kind_that_is_nearest_to_fitting() -> None:
 
 def test_refusal_is_final_only_if_that_of_every_kind_is() -> None:
     final, waits = Refusal("never", (Rejected("n", 0, "size", "", 7.0),), lasts=True), Refusal("later")
+    pod = asked(isolation="auto", request="0.5", limit="0.5")
     for refusals in ((final, waits), (waits, final)):
-        answers = iter(refusals)
-        assert isolation.place(asked(isolation="auto", request="0.5"), "arbiter", lambda _: next(answers)) is waits  # noqa: B023
+        assert (
+            isolation.place(
+                pod, "arbiter", dict(zip(isolation.variants(pod, "arbiter"), refusals, strict=True)).__getitem__
+            )
+            is waits
+        )
 
 
 def test_shares_of_another_kind_are_refused_with_who_is_there() -> None:

@@ -59,7 +59,7 @@ def entries(there: MemoryStore) -> list[Allocation]:
 
 async def test_allocation_and_annotation_have_the_kind_that_was_chosen() -> None:
     there = store(builders.node(gpus=2, isolations=BOTH))
-    placed = await admit(there, builders.pod("first", request="0.5", isolation="auto"))
+    placed = await admit(there, builders.pod("first", request="0.5", limit="0.5", isolation="auto"))
     assert given(placed) == "mps"
     assert [entry.labels.isolation for entry in entries(there)] == [Isolation.MPS]
     leased = await admit(there, builders.pod("second", request="0.5"))
@@ -71,14 +71,14 @@ async def test_allocation_and_annotation_have_the_kind_that_was_chosen() -> None
 async def test_dry_run_plans_what_the_admission_gives() -> None:
     for kind in ("auto", "mps", "arbiter"):
         there = store(builders.node(isolations=BOTH))
-        manifest = builders.pod(request="0.5", isolation=kind)
+        manifest = builders.pod(request="0.5", limit="0.5", isolation=kind)
         planned = await admit(there, manifest, dry_run=True)
         assert given(planned) == given(await admit(there, manifest))
 
 
 async def test_reinvoked_pod_keeps_its_kind_and_nothing_moves() -> None:
     there = store(builders.node(gpus=1, isolations=BOTH))
-    placed = await admit(there, builders.pod(request="0.5", isolation="auto"))
+    placed = await admit(there, builders.pod(request="0.5", limit="0.5", isolation="auto"))
     (before,) = entries(there)
     placed["metadata"]["labels"]["other"] = "webhook"
     again = await admit(there, placed)
@@ -88,7 +88,7 @@ async def test_reinvoked_pod_keeps_its_kind_and_nothing_moves() -> None:
 
 async def test_reinvoked_pod_that_asks_for_another_kind_now_is_placed_again() -> None:
     there = store(builders.node(gpus=1, isolations=BOTH))
-    placed = await admit(there, builders.pod(request="0.5", isolation="auto"))
+    placed = await admit(there, builders.pod(request="0.5", limit="0.5", isolation="auto"))
     placed["metadata"]["annotations"][contract.ISOLATION] = "arbiter"
     assert given(await admit(there, placed)) is None
     assert [entry.labels.isolation for entry in entries(there)] == [Isolation.ARBITER]
@@ -110,7 +110,9 @@ async def test_kind_that_no_gpu_offers_keeps_the_pod_gated_with_that_reason() ->
 @pytest.mark.parametrize("default", DEFAULT_ISOLATIONS)
 async def test_default_applies_to_pods_that_name_none(default: str) -> None:
     there = store(builders.node(isolations=BOTH), default=default)
-    assert given(await admit(there, builders.pod(request="0.5"))) == (None if default == "arbiter" else "mps")
+    assert given(await admit(there, builders.pod(request="0.5", limit="0.5"))) == (
+        None if default == "arbiter" else "mps"
+    )
     assert given(await admit(there, builders.pod(request="0.5", isolation="arbiter"))) is None
 
 
@@ -143,7 +145,7 @@ async def test_gated_pod_and_its_backfill_reservation_get_a_kind_of_their_own() 
 async def test_gated_pod_learns_its_kind_when_it_is_ungated() -> None:
     cluster = Cluster(builders.node(gpus=1, isolations=BOTH))
     await cluster.arrive("first", request="1", isolation="mps")
-    cluster.create("second", request="0.5", isolation="auto")
+    cluster.create("second", request="0.5", limit="0.5", isolation="auto")
     await cluster.step()
     await cluster.end("first")
     await cluster.step()
@@ -192,8 +194,10 @@ def arrival(draw: random.Random, number: int) -> RequestingPod | None:
         **draw.choice(
             [{"request": "0.1"}, {"request": "0.25"}, {"request": "0.5", "memory": "20Gi"}, {"request": "1"}]
         ),
-        **draw.choice([{}, {}, {"latency": "true"}, {"gpus": "2"}, {"limit": "1"}, {"exclusion": "red"}]),
+        **draw.choice([{}, {}, {"latency": "true"}, {"gpus": "2"}, {"limit": "as requested"}, {"exclusion": "red"}]),
     }
+    if "limit" in asked:
+        asked["limit"] = asked["request"]
     kind = draw.choice(KINDS)
     if kind in {"mps", "mig"} and {"latency", "gpus"} & asked.keys():
         return None

@@ -42,7 +42,7 @@ def holder(**annotations: str) -> dict[str, Any]:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Path:
-    return save(tmp_path, holder(isolation="auto"))
+    return save(tmp_path, holder(isolation="auto", limit="0.3"))
 
 
 def save(directory: Path, *pods: dict[str, Any], default: str = "arbiter") -> Path:
@@ -133,7 +133,11 @@ def test_why_says_which_kinds_are_tried_and_that_another_would_fit(plugin: Plugi
 
 
 def test_fit_says_what_each_pod_would_get(plugin: Plugin, cluster: Path) -> None:
-    page = words(plugin("fit", "--request", "0.7", "--isolation", "auto", "--count", "2", "--from", cluster).out)
+    page = words(
+        plugin(
+            "fit", "--request", "0.7", "--limit", "0.7", "--isolation", "auto", "--count", "2", "--from", cluster
+        ).out
+    )
     assert "Isolation: mps: kernels of several pods run side by side under MPS, which leases cannot do" in page
     page = words(plugin("fit", "--request", "0.5", "--from", cluster).out)
     assert "Isolation:" not in page
