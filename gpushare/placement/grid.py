@@ -6,6 +6,7 @@ capacity is stored twice: exactly (percent, bytes), to decide what fits, and in 
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Sequence
 from typing import Any, Final
@@ -136,7 +137,8 @@ class Grid:
     def __init__(self) -> None:
         self.columns = empty(1, 16)
         self.kinds: list[Gpu | None] = [None]  # a GPU per distinct kind, with its permanent properties only
-        self.node_gpus = [0]  # [kind] GPUs of the largest node with this kind so far
+        self.node_gpus = [0]  # [kind] GPUs of the largest node with this kind
+        self._node_sizes: list[collections.Counter[int]] = [collections.Counter()]  # [kind] number of GPUs → nodes
         self.facts: list[Gpu | None] = [None]  # an anonymous GPU per distinct set of facts
         self.layouts: list[GpuTopology] = []
         self.most_linked = 1  # size of the largest link group
@@ -195,8 +197,7 @@ class Grid:
         rows = [self._row(gpu, view.used[gpu.uuid]) for gpu in gpus]
         self._write(slot, [(*row, linked, self._acquire(row)) for row, linked in zip(rows, unused, strict=True)])
         columns = self.columns
-        for kind in set(columns.kind[: len(gpus), slot].tolist()):
-            self.node_gpus[kind] = max(self.node_gpus[kind], len(gpus))
+        self._count(slot, 1)
         columns.node_kind[slot] = self._node_kind(gpus)
         columns.layout[slot] = self._layout(layout)
         columns.cpu[slot], columns.host[slot], columns.pods[slot] = room.cpu_milli, room.memory_bytes, room.pods
@@ -240,6 +241,16 @@ class Grid:
             facts,
             self.holders.acquire(used.holders),
         )
+
+    def _count(self, slot: int, change: int) -> None:
+        """Count the slot's node among the nodes of its kinds of GPU, or no more."""
+        size = len(self._discovered[slot])
+        for kind in set(self.columns.kind[:size, slot].tolist()):
+            sizes = self._node_sizes[kind]
+            sizes[size] += change
+            if not sizes[size]:
+                del sizes[size]
+            self.node_gpus[kind] = max(sizes, default=0)
 
     def has_fewer_states(self, nodes: int) -> bool:
         """Whether there are fewer states than GPUs on so many nodes."""
@@ -292,6 +303,7 @@ class Grid:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)
                 self.node_gpus.append(0)
+                self._node_sizes.append(collections.Counter())
             known = self._fact_ids[facts] = (len(self.facts), self._kind_ids[kind])
             self.facts.append(gpu.anonymous())
         return known
@@ -331,6 +343,7 @@ class Grid:
         self.changed = np.concatenate([self.changed, np.zeros(nodes - len(self.changed), np.int64)])
 
     def _forget(self, slot: int) -> None:
+        self._count(slot, -1)
         holders, states = self.columns.holders[:, slot].tolist(), self.columns.state[:, slot].tolist()
         for row, gpu in enumerate(self._discovered[slot]):
             self.holders.release(holders[row])

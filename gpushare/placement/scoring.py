@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import operator
 from collections.abc import Sequence
 
 import numpy as np
@@ -94,7 +93,8 @@ class Scoring:
         if not mix.gpus:
             of_nodes = (grid.now().live != ABSENT).sum(0)
             mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
-        return Worth(mix, tuple(grid.kinds), most_linked=grid.most_linked, node_gpus=grid.node_gpus)
+        node_gpus = tuple(grid.node_gpus)  # may grow meanwhile, in another thread
+        return Worth(mix, tuple(grid.kinds[: len(node_gpus)]), most_linked=grid.most_linked, node_gpus=node_gpus)
 
     def learn(self, worth: Worth) -> None:
         """Price by these tables from now on."""
@@ -360,8 +360,7 @@ class Scoring:
     def _is_outgrown(self) -> bool:
         """Whether there are kinds of GPU, link groups or sizes of nodes that the worth does not cover."""
         worth, grid = self.worth, self._grid
-        is_larger = any(map(operator.lt, worth.node_gpus, grid.node_gpus))
-        return is_larger or worth.kinds != len(grid.kinds) or worth.most_linked < grid.most_linked
+        return worth.node_gpus != tuple(grid.node_gpus) or worth.most_linked < grid.most_linked
 
     def _update_worth(self) -> None:
         """Update `_now` to the grid."""

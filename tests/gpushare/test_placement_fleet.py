@@ -109,6 +109,19 @@ def test_removed_node_is_not_chosen_and_its_slot_is_reused() -> None:
     assert "of 10 GPUs on 2 nodes" in str(place(fleet, gpus="9"))
 
 
+def test_removed_node_leaves_no_trace_in_the_costs() -> None:
+    learned = builders.mix([request.parse(builders.pod(gpus=gpus)) for gpus in ("8", "8", "4", "1")])
+    small = [builders.node(f"small-{number}", gpus=4) for number in range(2)]
+    other = builders.node("other", gpus=8, model="NVIDIA L4")
+    before, fresh = fleet_of(builders.node("large", gpus=8), *small, other), fleet_of(*small, other)
+    for fleet in (before, fresh):
+        fleet.learn(learned)
+    before.lowest(request.parse(builders.pod(request="0.5")))
+    before.remove("large")
+    for asked in (builders.pod(request="0.5"), builders.pod(gpus="4"), builders.pod(gpus="8")):
+        assert before.lowest(request.parse(asked)) == fresh.lowest(request.parse(asked))
+
+
 def test_node_with_more_gpus_than_any_other_can_be_added() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
     assert isinstance(place(fleet, request="0.5"), Placement)

@@ -200,10 +200,12 @@ async def test_leader_follower_late_replica_and_plugin_choose_alike(named: float
                 for _ in range(TRIES):  # another lesson may come in between
                     before = cluster.mix()
                     answers = [[await replica.choose(manifest) for manifest in asked] for replica in replicas]
+                    cluster.save(state)
                     if all(mix == before for mix in (cluster.mix(), *(it.store.chooser.mix for it in replicas))):
                         break
                     await asyncio.sleep(0)
-            cluster.save(state)
+                else:
+                    pytest.fail("the replicas do not come to use one mix")
             assert [*answers, planned(state, asked)] == [answers[0]] * 4
             assert [fit(state, manifest, tmp_path / "pod.json") for manifest in asked[:3]] == [
                 in_words(chosen) for chosen in answers[0][:3]
