@@ -27,7 +27,7 @@ from deviceplugin.state.node_state import Wake
 from deviceplugin.walls import memory_walls
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from gpushare.gpunode import Condition, Gpu, GpuNode, Mode, Resize
+from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
@@ -97,7 +97,11 @@ class HardwareParts:
             node=cluster.gpunode.now,
             known=cluster.gpunode.informer.synced,
             fault_log=gpu_health.FaultLog(settings.state_directory, proc=settings.proc_root),
-            enforcement=nvml_limits.EnforcementProbe(settings.cgroup_root, settings.pod_uid),
+            enforcement=(
+                nvml_limits.EnforcementProbe(settings.cgroup_root, settings.pod_uid)
+                if settings.driver_memory
+                else lambda _: MemoryEnforcement.LIBRARY
+            ),
             changed=cluster.wake.all,
             ignored=nvml_events.filter_from(os.environ),
             proc=settings.proc_root,
