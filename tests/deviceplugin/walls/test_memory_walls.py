@@ -54,6 +54,7 @@ def test_a_static_program_is_refused_memory_beyond_its_limit(start: Start) -> No
     assert static(f"c.allocate({2 * GIB})[0]") == OUT_OF_MEMORY  # its context counts
     assert static(f"c.allocate({2 * GIB - CONTEXT})[0]") == DONE
     assert static("c.allocate(1)[0]") == OUT_OF_MEMORY
+    node("round")
     report = node.audit()
     share, seen = entry(report, "web"), process(report, static.pid)
     assert (seen["state"], seen["wall"], share["wall"], share["driverBytes"]) == (
