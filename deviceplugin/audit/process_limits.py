@@ -32,7 +32,7 @@ from deviceplugin.hardware import nvml_limits
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls.plan import WallState
 from gpushare import pod, quantity
-from gpushare.allocation import Isolation
+from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -75,7 +75,7 @@ def check(
     if unseen:
         why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
         problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
-    shares, differing = _check_shares(seen, node, audited_processes, suspects)
+    shares, differing = _check_shares(seen, node, pods, audited_processes, suspects)
     return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
@@ -185,9 +185,9 @@ class _Walls:
         container_id = process.container.container_id if process.container is not None else None
         return _are_up(states) and any(state.wall.container_id == container_id for state in states)
 
-    def compare(self, share: AuditedShare) -> AuditedShare:
+    def compare(self, share: AuditedShare, pod_uid: str) -> AuditedShare:
         """Return the share with the driver's limit, and with the reason if that is not as it should be."""
-        states = self._states.get((share.gpu, share.pod_uid), ())
+        states = self._states.get((share.gpu, pod_uid), ())
         own = [state for state in states if state.wall.container in share.containers]
         hard_bytes = min((state.limits.hard_bytes for state in own or states), default=nvml_limits.NO_LIMIT)
         problem = next((state.problem for state in states if state.problem), "")
@@ -207,7 +207,11 @@ def _are_up(states: Sequence[WallState]) -> bool:
 
 
 def _check_shares(
-    seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
+    seen: Seen,
+    node: GpuNode,
+    pods: Iterable[PodJson],
+    processes: Iterable[AuditedProcess],
+    suspects: frozenset[Hashable],
 ) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
     """Return every share of the GPUNode on each of its GPUs, and running shares that it lacks; and the next suspects.
 
@@ -219,8 +223,10 @@ def _check_shares(
             around[*process.place, process.process.gpu].append(process)
     shares, waiting = [], set()
     walls = _Walls(seen)
+    holders = ((known, tenant.allocation_of(known, node)) for known in pods)
+    uids = {entry.id: pod.uid(known) for known, entry in holders if isinstance(entry, Allocation)}
     for place, found in _compared(seen.shares, node, seen.overuse):
-        share = walls.compare(found)
+        share = walls.compare(found, found.pod_uid or uids.get(place[0], ""))
         if share.reason:
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""

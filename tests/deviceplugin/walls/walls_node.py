@@ -26,7 +26,7 @@ import json
 import sys
 import threading
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -36,10 +36,12 @@ from deviceplugin.hardware import nvml, nvml_limits
 from deviceplugin.state.node_state import ObservableGpus
 from deviceplugin.walls import memory_walls
 from deviceplugin.walls.memory_walls import MemoryWalls
+from deviceplugin.walls.plan import PodCgroup
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import Resize
 from tests.deviceplugin import audit_node, linked
 from tests.deviceplugin.arbiter_node import ArbiterNode, container_id, uid
+from tests.deviceplugin.walls.programs.probing import KERNEL
 
 Answer = TypeVar("Answer")
 
@@ -72,7 +74,7 @@ class Node(audit_node.Node):
         of_container = of_pod / container_id(pod, "main")
         match verb:
             case "probe":
-                return nvml_limits.EnforcementProbe(self.root)(uuid)
+                return nvml_limits.EnforcementProbe(self.root, kernel=KERNEL)(uuid)
             case "cover":
                 return await self.walls.cover(uid(pod))
             case "round":
@@ -114,10 +116,10 @@ class Node(audit_node.Node):
     async def during_round(self, act: Callable[[], Awaitable[Answer]]) -> Answer:
         scan, begun, released = memory_walls._scan, threading.Event(), threading.Event()
 
-        def held(*given: Any) -> Any:
+        def held(root: Path, uids: Collection[str], known: Mapping[str, PodCgroup]) -> dict[str, PodCgroup]:
             begun.set()
             assert released.wait(30)
-            return scan(*given)
+            return scan(root, uids, known)
 
         memory_walls._scan = held
         checking = asyncio.create_task(self.walls.step())
@@ -147,7 +149,7 @@ class Node(audit_node.Node):
 
 async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:
     opened = nvml.Nvml()
-    probe = nvml_limits.EnforcementProbe(root)
+    probe = nvml_limits.EnforcementProbe(root, kernel=KERNEL)
     gpus = ObservableGpus(
         tuple(dataclasses.replace(gpu, memory_enforcement=probe(gpu.uuid)) for gpu in opened.snapshot().gpus)
     )
