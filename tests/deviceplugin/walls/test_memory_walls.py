@@ -199,6 +199,14 @@ def test_a_round_does_not_clear_the_limit_of_a_starting_pod(start: Start) -> Non
     assert hard(node)[0] == 2 * GIB
 
 
+def test_a_pod_starts_before_the_informers_have_it(start: Start) -> None:
+    node = start(web=2 * GIB)
+    node("late")
+    assert node("cover web") == ""
+    node("round")
+    assert hard(node) == (2 * GIB, 2 * GIB)
+
+
 @pytest.mark.parametrize("confusion", ["forget", "copy web"])
 def test_memory_is_held_back_unless_its_pod_is_known(start: Start, confusion: str) -> None:
     node = start(web=4 * GIB)

@@ -14,6 +14,7 @@ end POD           remove the pod's allocation
 overtake POD N    resize the pod while a round waits for the directories of the cgroups
 start POD         set the limit of a pod that gets its allocation during such a round; print why that failed
 stall             have a call of the driver take ten seconds
+late              have the agent's informers lack all pods
 forget            have the agent know no pods yet, as after its start
 copy POD          add a pod whose annotation names this pod's allocation
 """
@@ -50,7 +51,7 @@ class Node(audit_node.Node):
     def __init__(
         self, opened: nvml.Nvml, gpus: ObservableGpus, sizes: overhead.ContextSizes, made: ArbiterNode, root: Path
     ):
-        self.knows_pods = True
+        self.seen: Callable[[list[dict[str, Any]]], list[dict[str, Any]] | None] = lambda pods: pods
         self.root, self.made, self.link = root, made, linked.Linked(made, sizes.bytes_on)
         super().__init__(opened, gpus, sizes, made, self.link, ends=False)
         self.walls = MemoryWalls(
@@ -58,7 +59,7 @@ class Node(audit_node.Node):
             root=root,
             gpus=lambda: gpus.gpus,
             node=made.gpunode,
-            pods=lambda: made.pods if self.knows_pods else None,
+            pods=lambda: self.seen(made.pods),
             find=made.lookup().holder,
             context_bytes=sizes.bytes_on,
             running=self.link.arbiter.shares.limit_bytes,
@@ -104,7 +105,10 @@ class Node(audit_node.Node):
                 self.stalled = asyncio.create_task(self.driver.ask(time.sleep, 10))
                 return await asyncio.sleep(0)
             case "forget":
-                self.knows_pods = False
+                self.seen = lambda _: None
+                return None
+            case "late":
+                self.seen = lambda _: []
                 return None
             case "copy":
                 (known,) = [known for known in self.made.pods if known["metadata"]["name"] == pod]
