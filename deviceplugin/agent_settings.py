@@ -65,6 +65,7 @@ class AgentSettings:
     context_memory_bytes: int
     end_unlimited: bool
     deny_unregistered: bool
+    driver_memory: bool
     bpf_root: Path
     cgroup_root: Path
     fail_on_init_error: bool
@@ -224,6 +225,11 @@ def _parser(environment: Mapping[str, str]) -> argparse.ArgumentParser:
         "--deny-unregistered",
         action="store_true",
         help="deny the GPUs' device files to processes in share containers that are not registered with the arbiter",
+    )
+    add(
+        "--driver-memory",
+        action="store_true",
+        help="have the driver keep the memory limits of share containers, on GPUs where it can",
     )
     add_path("--bpf-root", "/sys/fs/bpf", "the host's BPF file system (%(default)s)")
     add_path("--cgroup-root", "/sys/fs/cgroup", "the host's cgroup v2 (%(default)s)")

@@ -27,12 +27,11 @@ from deviceplugin.state.node_state import Wake
 from deviceplugin.walls import memory_walls
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from gpushare.gpunode import Condition, Gpu, GpuNode, Mode, Resize
+from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
 STALE_SECONDS: Final = 60.0
-MAX_RISES: Final = 3  # for GPUNodes that change meanwhile; after that the driver may refuse for a moment
 
 # The loops of a group, by the name of their task.
 Loops = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
@@ -98,7 +97,11 @@ class HardwareParts:
             node=cluster.gpunode.now,
             known=cluster.gpunode.informer.synced,
             fault_log=gpu_health.FaultLog(settings.state_directory, proc=settings.proc_root),
-            enforcement=nvml_limits.EnforcementProbe(settings.cgroup_root, settings.pod_uid),
+            enforcement=(
+                nvml_limits.EnforcementProbe(settings.cgroup_root, settings.pod_uid)
+                if settings.driver_memory
+                else lambda _: MemoryEnforcement.LIBRARY
+            ),
             changed=cluster.wake.all,
             ignored=nvml_events.filter_from(os.environ),
             proc=settings.proc_root,
@@ -163,18 +166,19 @@ class ShareParts:
             state.gpus,
             driver_version=hardware.driver_version,
         )
+        self.lookup = node_shares.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
         self.walls = memory_walls.MemoryWalls(
             hardware.driver,
             root=settings.cgroup_root,
             gpus=lambda: state.seen.gpus,
             node=node.now,
-            pods=pods.all,
+            pods=pods.known,
+            find=self.lookup.holder,
             context_bytes=sizes.bytes_on,
             running=running.limit_bytes,
             warn=cluster.events.warn,
             changed=cluster.wake.status.set,
         )
-        self.lookup = node_shares.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
         self.arbiter = arbiter.Arbiter(
             process.channel,
             lookup=self.lookup,
@@ -215,26 +219,24 @@ class ShareParts:
     async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
         """Have this GPUNode applied to all shares; return the resizes that its status should have.
 
-        The driver's limit is above the library's at all times: it is raised before, and lowered afterwards.
+        The driver's limit is raised before the library's, and lowered afterwards.
         """
-        await self.walls.rise(node)
+        await self.walls.rise()
         return await self.walls.confirm(node, await self.arbiter.apply(node))
 
     def refresh(self) -> None:
         """Send the current GPUNode to the arbiter, once the driver's limits are high enough for it."""
-        node = self._cluster.gpunode.now()
-        if node is None or not self.walls.rises(node):
+        if not self.walls.rises():
             self.arbiter.refresh()
         elif self._rising is None or self._rising.done():
             self._rising = asyncio.get_running_loop().create_task(self._rise())
 
     async def _rise(self) -> None:
-        for _ in range(MAX_RISES):
-            node = self._cluster.gpunode.now()
-            if node is None or not self.walls.rises(node):
-                break
-            await self.walls.rise(node)
-        self.arbiter.refresh()
+        # A driver that does not answer delays the arbiter once only, for a bounded time.
+        try:
+            await self.walls.rise()
+        finally:
+            self.arbiter.refresh()
 
     async def _audit(self) -> None:
         # The audit compares processes with the GPUs' modes, so these must be known first.

@@ -19,6 +19,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
+Holder = tuple[PodJson, GpuNode]  # a pod, and a GPUNode with its allocation
 UNLIMITED_BYTES: Final = (1 << 63) - 1  # more than any GPU has
 
 
@@ -155,6 +156,18 @@ def find_by_name(
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
     )
+
+
+def find_holder(uid: str, *, pods: Iterable[PodJson], node: GpuNode | None) -> Holder | Refusal | NotYet:
+    """Find a pod with a share, by its UID, and a GPUNode with its allocation."""
+    manifest = next((known for known in pods if pod.uid(known) == uid), None)
+    if manifest is None:
+        return NotYet(Missing.POD, f"this node has no pod with the UID {uid}")
+    entry = allocation_of(manifest, node)
+    if not isinstance(entry, Allocation):
+        return entry
+    assert node is not None  # noqa: S101 - it has the entry
+    return manifest, node
 
 
 def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:

@@ -143,7 +143,7 @@ class AuditedShare:
     """A share on one GPU: the GPUNode's limits, and the enforced ones (None while it has no process).
 
     overuse: its use of the GPU's time, if that exceeds the allowed time. driver_bytes: the limit that the driver
-    reports; None if it keeps none.
+    reports; None if it keeps none. pod_uid: empty while unknown.
     """
 
     namespace: str
@@ -162,6 +162,7 @@ class AuditedShare:
     overuse: Overuse | None = None
     wall: MemoryWall = MemoryWall.LIBRARY
     driver_bytes: int | None = None
+    pod_uid: str = ""
 
     @property
     def overhead_bytes(self) -> int:

@@ -32,7 +32,7 @@ from deviceplugin.hardware import nvml_limits
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls.plan import WallState
 from gpushare import pod, quantity
-from gpushare.allocation import Isolation
+from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -75,7 +75,7 @@ def check(
     if unseen:
         why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
         problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
-    shares, differing = _check_shares(seen, node, audited_processes, suspects)
+    shares, differing = _check_shares(seen, node, pods, audited_processes, suspects)
     return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
@@ -117,7 +117,7 @@ class _Processes:
         if known is not None:
             of, charged_bytes = known
             name = (of.tenant.namespace, of.tenant.pod)
-            wall = MemoryWall.DRIVER if self._walls.are_up(process.gpu, *name) else MemoryWall.LIBRARY
+            wall = MemoryWall.DRIVER if self._walls.cover(process, of.tenant.pod_uid) else MemoryWall.LIBRARY
             audited = AuditedProcess(process, LimitState.LIMITED, *name, named[2], charged_bytes, wall=wall)
             clients = self._mps_clients.get(process.gpu) if of.tenant.isolation is Isolation.MPS else None
             if clients is None or process.pid in clients:
@@ -129,7 +129,7 @@ class _Processes:
         if state is not LimitState.UNLIMITED or not isinstance(holder, Tenant):
             return AuditedProcess(process, state, *named, reason=reason)
         wall = MemoryWall.NONE
-        if self._walls.are_up(process.gpu, holder.namespace, holder.pod):
+        if self._walls.cover(process, holder.pod_uid):
             state, reason, wall = LimitState.MEMORY_LIMITED, MEMORY_ONLY + reason, MemoryWall.DRIVER
         return AuditedProcess(process, state, *named, reason=reason, place=(holder.allocation, holder.share), wall=wall)
 
@@ -169,37 +169,49 @@ class _Processes:
 
 
 class _Walls:
-    """The driver's memory limits of one scan, by GPU, namespace and pod."""
+    """The driver's memory limits of one scan, on the GPUs where the driver keeps limits."""
 
     def __init__(self, seen: Seen) -> None:
         self._able = {gpu.uuid for gpu in seen.gpus if gpu.memory_enforcement is MemoryEnforcement.DRIVER}
-        self._states = collections.defaultdict[tuple[str, str, str], list[WallState]](list)
+        self._states = collections.defaultdict[tuple[str, str], list[WallState]](list)  # by GPU and pod UID
         for state in seen.walls:
-            self._states[state.wall.gpu, state.wall.namespace, state.wall.pod].append(state)
+            if state.wall.gpu in self._able:
+                self._states[state.wall.gpu, state.wall.pod_uid].append(state)
 
-    def are_up(self, gpu: str, namespace: str, pod_name: str) -> bool:
-        """Whether the driver keeps the memory of all processes of this pod on this GPU within its limits."""
-        states = self._states.get((gpu, namespace, pod_name), ())
-        return any(not state.wall.container for state in states) and not any(state.problem for state in states)
+    def cover(self, process: SeenProcess, pod_uid: str) -> bool:
+        """Whether the driver keeps the memory of this process of the pod within its limits."""
+        states = self._states.get((process.gpu, pod_uid), ())
+        # The container's cgroup was found below the pod's, so both limits hold for the process.
+        container_id = process.container.container_id if process.container is not None else None
+        return _are_up(states) and any(state.wall.container_id == container_id for state in states)
 
-    def compare(self, share: AuditedShare) -> AuditedShare:
+    def compare(self, share: AuditedShare, pod_uid: str) -> AuditedShare:
         """Return the share with the driver's limit, and with the reason if that is not as it should be."""
-        states = self._states.get((share.gpu, share.namespace, share.pod), ())
-        own = [state for state in states if state.wall.container in share.containers] or states
-        hard_bytes = min((state.limits.hard_bytes for state in own), default=nvml_limits.NO_LIMIT)
+        states = self._states.get((share.gpu, pod_uid), ())
+        own = [state for state in states if state.wall.container in share.containers]
+        hard_bytes = min((state.limits.hard_bytes for state in own or states), default=nvml_limits.NO_LIMIT)
         problem = next((state.problem for state in states if state.problem), "")
         if share.gpu in self._able and share.processes and not states:
             problem = "it has no limit by the driver yet"
         return dataclasses.replace(
             share,
-            wall=MemoryWall.DRIVER if self.are_up(share.gpu, share.namespace, share.pod) else MemoryWall.LIBRARY,
+            wall=MemoryWall.DRIVER if own and _are_up(states) else MemoryWall.LIBRARY,
             driver_bytes=None if hard_bytes == nvml_limits.NO_LIMIT else hard_bytes,
             reason=share.reason or problem,
         )
 
 
+def _are_up(states: Sequence[WallState]) -> bool:
+    """Whether these limits of a pod on a GPU are in force, the pod's own among them."""
+    return any(not state.wall.container_id for state in states) and not any(state.problem for state in states)
+
+
 def _check_shares(
-    seen: Seen, node: GpuNode, processes: Iterable[AuditedProcess], suspects: frozenset[Hashable]
+    seen: Seen,
+    node: GpuNode,
+    pods: Iterable[PodJson],
+    processes: Iterable[AuditedProcess],
+    suspects: frozenset[Hashable],
 ) -> tuple[tuple[AuditedShare, ...], frozenset[Hashable]]:
     """Return every share of the GPUNode on each of its GPUs, and running shares that it lacks; and the next suspects.
 
@@ -211,8 +223,10 @@ def _check_shares(
             around[*process.place, process.process.gpu].append(process)
     shares, waiting = [], set()
     walls = _Walls(seen)
+    holders = ((known, tenant.allocation_of(known, node)) for known in pods)
+    uids = {entry.id: pod.uid(known) for known, entry in holders if isinstance(entry, Allocation)}
     for place, found in _compared(seen.shares, node, seen.overuse):
-        share = walls.compare(found)
+        share = walls.compare(found, found.pod_uid or uids.get(place[0], ""))
         if share.reason:
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""
@@ -244,7 +258,9 @@ def _compared(
             continue
         for gpu, grant in enumerate(seen_share.tenant.grants):
             of = seen_share.tenant
-            share = AuditedShare(of.namespace, of.pod, of.containers, grant.uuid, 0, 0, 0, reason=GONE)
+            share = AuditedShare(
+                of.namespace, of.pod, of.containers, grant.uuid, 0, 0, 0, reason=GONE, pod_uid=of.pod_uid
+            )
             yield (of.key, of.share, grant.uuid), _measured(share, seen_share, gpu, beyond)
     for entry in node.allocations:
         for position, ledger_share in enumerate(() if entry.is_backfill_reservation else entry.shares):
@@ -252,6 +268,8 @@ def _compared(
             for gpu, uuid in enumerate(ledger_share.gpu_uuids):
                 share = AuditedShare(entry.pod.namespace, entry.pod.name, ledger_share.containers, uuid, *amounts)
                 running = by_place.get((entry.id, position))
+                pod_uid = running.tenant.pod_uid if running is not None else entry.pod.uid
+                share = dataclasses.replace(share, pod_uid=pod_uid)
                 if running is not None:
                     share = _measured(share, running, gpu, beyond)
                     without = sum(member.with_library is False for member in running.members)

@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import logging
 import os
+import platform
 from pathlib import Path
 from typing import Any, Final
 
@@ -19,6 +20,7 @@ import pynvml
 from deviceplugin.hardware.nvml_call import NvmlError, ask, function_named
 from deviceplugin.host import cgroups
 from gpushare.gpunode import MemoryEnforcement
+from gpushare.preflight import finding
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +32,9 @@ _LASTING: Final = {
     pynvml.NVML_ERROR_FUNCTION_NOT_FOUND: "the driver is older than 615, or nvidia-ml-py does not know the call",
     pynvml.NVML_ERROR_NOT_SUPPORTED: "the GPU does not support it, or is in MIG mode",
     pynvml.NVML_ERROR_NO_PERMISSION: "the agent may not set limits: add the component driver-memory",
-    pynvml.NVML_ERROR_OPERATING_SYSTEM: "the driver cannot use the cgroup: add the component driver-memory",
+    pynvml.NVML_ERROR_OPERATING_SYSTEM: (
+        "the driver cannot use the cgroup: it must be the host's cgroup v2, mounted writable (list driver-memory last)"
+    ),
 }
 _NOT_FOUND: Final = (pynvml.NVML_ERROR_NOT_FOUND,)
 _OF_ROOT: Final = (*_NOT_FOUND, pynvml.NVML_ERROR_OPERATING_SYSTEM, pynvml.NVML_ERROR_INVALID_ARGUMENT)
@@ -76,11 +80,11 @@ def _handle(uuid: str) -> Any:
 class EnforcementProbe:
     """Finds out whether the driver keeps memory limits on a GPU. For the driver's thread.
 
-    root: the host's cgroup v2. pod_uid: of the agent's own pod; empty if it runs outside a pod.
+    root: the host's cgroup v2. pod_uid: of the agent's own pod; empty if it runs outside a pod. kernel: its release.
     """
 
-    def __init__(self, root: Path, pod_uid: str = "") -> None:
-        self._root, self._pod_uid = root, pod_uid
+    def __init__(self, root: Path, pod_uid: str = "", kernel: str = platform.release()) -> None:
+        self._root, self._pod_uid, self._kernel = root, pod_uid, kernel
         self._cgroup: Path | None = None
         self._proven: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}  # why not, by UUID
@@ -108,13 +112,19 @@ class EnforcementProbe:
     def _problem(self, uuid: str) -> str:
         """Return why the driver keeps no limits, or "". Raises NvmlError."""
         ask(_GET, _handle(uuid), _Limits(os.fsencode(self._root)), about=uuid, allowed=_OF_ROOT)
+        if finding.parse_version(self._kernel) < finding.MIN_KERNEL_DMEM:
+            # An older kernel has no controller of device memory: nothing shows that limits include child cgroups.
+            oldest = ".".join(map(str, finding.MIN_KERNEL_DMEM))
+            return f"the kernel {self._kernel} is older than {oldest}"
         if not cgroups.is_v2(self._root):
             return f"{self._root} is not cgroup v2: set --cgroup-root to where it is mounted"
         if self._cgroup is None or not self._cgroup.exists():
             pods = cgroups.pods(self._root)
-            self._cgroup = pods.get(self._pod_uid) or next(iter(pods.values()), None)
+            # Another pod's limits may be changing, so an agent in a pod tries its own only.
+            self._cgroup = pods.get(self._pod_uid) if self._pod_uid else next(iter(pods.values()), None)
         if self._cgroup is None:
-            missing = f"there is no pod's cgroup below {self._root}: mount the host's (component driver-memory)"
+            whose = "the cgroup of the agent's own pod is not" if self._pod_uid else "there is no pod's cgroup"
+            missing = f"{whose} below {self._root}: mount the host's (component driver-memory)"
             return "" if self._proven.get(uuid) else missing
         known = read(uuid, self._cgroup)
         if not self._proven.get(uuid):

@@ -18,7 +18,7 @@ from deviceplugin.arbiter import pages, tenant
 from deviceplugin.arbiter.messages import USAGE_FIELDS, LeaseReport, LedgerMember, Overhead, RunningShareState
 from deviceplugin.arbiter.scheduling.leases import LeaseUsage
 from deviceplugin.arbiter.share_ledgers import ShareUse
-from deviceplugin.arbiter.tenant import Missing, NotYet, StartingContainer, Tenant
+from deviceplugin.arbiter.tenant import Holder, Missing, NotYet, StartingContainer, Tenant
 from deviceplugin.host.kernel_process import Container
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
@@ -62,6 +62,9 @@ class Lookup:
         return await self._answer(
             lambda pods, node: tenant.find_by_name(namespace, name, container, pods=pods, node=node)
         )
+
+    async def holder(self, pod_uid: str) -> Holder | Refusal:
+        return await self._answer(lambda pods, node: tenant.find_holder(pod_uid, pods=pods, node=node))
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
         not_yet = find(self.pods(), self.node())

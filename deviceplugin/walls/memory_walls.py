@@ -10,12 +10,12 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import logging
-from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.tenant import Tenant
+from deviceplugin.arbiter.tenant import Holder, Tenant
 from deviceplugin.hardware import nvml_limits
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.nvml_call import NvmlError
@@ -32,7 +32,7 @@ from gpushare.refusal import Refusal
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 5.0  # between two rounds
-WAIT_SECONDS: Final = 3.0  # for the driver, before a start is refused: the library waits twenty seconds for an answer
+WAIT_SECONDS: Final = 8.0  # for the driver; with ten for the lookup, below the library's twenty
 PORTION: Final = 64  # limits per call, so that other calls of the driver do not wait for all of them
 NOT_IN_FORCE: Final = "the driver's memory limit is not in force"
 
@@ -41,9 +41,13 @@ NOT_IN_FORCE: Final = "the driver's memory limit is not in force"
 class MemoryWalls:
     """The walls of this node's shares. For a running event loop.
 
-    root: the host's cgroup v2. gpus: the GPUs by the driver. node, pods: as last seen. context_bytes, running: as in
-    `WallInputs`. warn: sends an Event with this reason and note about the GPUNode and a pod. changed: called when the
-    GPUNode's resizes may have changed.
+    root: the host's cgroup v2. gpus: the GPUs by the driver. node: as last seen. pods: likewise, None while unknown.
+    find: asks the API server too for a pod with a share. context_bytes, running: as in `WallInputs`. warn: sends an
+    Event with this reason and note about the GPUNode and a pod. changed: called when the GPUNode's resizes may have
+    changed.
+
+    One change at a time: a limit is planned after the scan of the cgroups, from the newest ledger, and nothing comes
+    between the plan and the driver. So no older plan overwrites a newer one.
     """
 
     driver: Driver
@@ -51,16 +55,20 @@ class MemoryWalls:
     root: Path
     gpus: Callable[[], Collection[Gpu]]
     node: Callable[[], GpuNode | None]
-    pods: Callable[[], Iterable[PodJson]]
+    pods: Callable[[], Collection[PodJson] | None]
+    find: Callable[[str], Awaitable[Holder | Refusal]]
     context_bytes: Callable[[str], int]
     running: Callable[[], Mapping[str, int]]
     warn: Callable[[str, str, tuple[str, str] | None], None] = lambda *_: None
     changed: Callable[[], None] = lambda: None
 
     def __post_init__(self) -> None:
+        self._lock = asyncio.Lock()
         self._there: dict[str, PodCgroup] = {}  # by pod UID, as last seen
         self._states: dict[Place, WallState] = {}
-        self._reported: set[tuple[str, str, str]] = set()  # namespace, pod and problem, while it lasts
+        self._early: dict[str, Holder] = {}  # by pod UID: the API server has shown them, `node` and `pods` not yet
+        self._applied: tuple[Resize, ...] = ()  # by the arbiter's last answer
+        self._reported: set[tuple[str, str, str]] = set()  # pod UID, GPU and problem
         self._holds_back = False  # whether a resize waits for memory that the driver still counts
 
     @property
@@ -69,68 +77,85 @@ class MemoryWalls:
 
     def is_needed(self) -> bool:
         """Whether the driver keeps limits on a GPU of this node."""
-        return bool(self._inputs(self.node()).gpus)
+        return bool(self._inputs().gpus)
 
     async def cover(self, pod_uid: str) -> str:
         """Set the limits of a pod whose containers are about to start. Return why that failed, or ""."""
-        node, manifest = self.node(), next((known for known in self.pods() if pod.uid(known) == pod_uid), None)
-        inputs = self._inputs(node)
-        if not inputs.gpus:
+        if not self.is_needed():
             return ""
-        if node is None or manifest is None:
-            return f"{NOT_IN_FORCE}: the pod {pod_uid} is not known to the agent yet"
-        entry = tenant.allocation_of(manifest, node)
-        if not isinstance(entry, Allocation):
-            return f"{NOT_IN_FORCE}: {entry.reason}"
-        there = await self._find(pod_uid)
-        wanted = plan.walls(node, [manifest], {pod_uid: there or PodCgroup(self.root)}, inputs)
-        of_pod = [wall for wall in wanted if not wall.container]
-        if of_pod and there is None:
-            return self._report(of_pod[0], f"the pod {pod_uid} has no cgroup below {self.root}")
-        return await self._raise(of_pod)
+        holder = await self.find(pod_uid)
+        if isinstance(holder, Refusal):
+            return f"{NOT_IN_FORCE}: {holder.reason}"
+        manifest, node = holder
+        if not _has_share(manifest, self.node()) or pod_uid not in map(pod.uid, self.pods() or ()):
+            self._early[pod_uid] = holder
+        wanted = list(plan.walls(node, [manifest], {pod_uid: PodCgroup(self.root)}, self._inputs()))
+        if not wanted:
+            return ""
 
-    async def prove(self, container: Container, tenant: Tenant) -> Refusal | None:
+        def planned() -> list[Wall]:
+            return [wall for wall in self._plan({pod_uid}) if not wall.container_id]
+
+        states = await self._set({pod_uid}, planned)
+        if states is not None and pod_uid not in self._there:
+            return self._report(wanted[0], f"the pod {pod_uid} has no cgroup below {self.root}")
+        return self._failure(states, planned(), wanted[0])
+
+    async def prove(self, container: Container, holder: Tenant) -> Refusal | None:
         """Set the limits of a container with a process. Return the refusal for its processes if that failed."""
-        node = self.node()
-        inputs = self._inputs(node)
-        if plan.is_exempt(node, tenant) or not any(grant.uuid in inputs.gpus for grant in tenant.grants):
+        inputs, uid = self._inputs(), container.pod_uid
+        if plan.is_exempt(self.node(), holder) or not any(grant.uuid in inputs.gpus for grant in holder.grants):
             return None
-        there = await self._find(container.pod_uid) or PodCgroup(self.root)
-        directory = there.containers.get(container.container_id)
-        wanted = list(plan.of_container(tenant, directory or self.root, inputs))
-        if directory is None:
-            problem = f"the container {container.container_id} has no cgroup below {self.root}"
-            return Refusal(self._report(wanted[0], problem))
-        if node is not None:  # the pod's own limit comes first
-            manifests = [known for known in self.pods() if pod.uid(known) == container.pod_uid]
-            wanted[:0] = plan.walls(node, manifests, {container.pod_uid: PodCgroup(there.directory)}, inputs)
-        problem = await self._raise(wanted)
+
+        def planned() -> list[Wall]:
+            there = self._there.get(uid, PodCgroup(self.root))
+            found = tenant.find(container, pods=self.pods() or (), node=self.node())
+            newest = found if isinstance(found, Tenant) else holder
+            of_pod = [wall for wall in self._plan({uid}) if not wall.container_id]  # the pod's own limit comes first
+            directory = there.containers.get(container.container_id)
+            if directory is None:
+                return of_pod
+            return [*of_pod, *plan.of_container(container, newest, directory, self._inputs())]
+
+        states = await self._set({uid}, planned)
+        (wanted, *_) = plan.of_container(container, holder, self.root, inputs)
+        if states is not None and container.container_id not in self._there.get(uid, PodCgroup(self.root)).containers:
+            return Refusal(
+                self._report(wanted, f"the container {container.container_id} has no cgroup below {self.root}")
+            )
+        problem = self._failure(states, planned(), wanted)
         return Refusal(problem) if problem else None
 
-    def rises(self, node: GpuNode) -> bool:
-        """Whether a limit is to be raised before the arbiter applies this GPUNode."""
-        return bool(self._higher(node))
+    def rises(self) -> bool:
+        """Whether a limit is to be raised before the arbiter applies the GPUNode."""
+        return bool(self._higher())
 
-    async def rise(self, node: GpuNode) -> None:
-        """Raise the driver's limits before the library's, so that the driver refuses nothing the library allows."""
-        if higher := self._higher(node):
-            await self._raise(higher)
+    async def rise(self) -> None:
+        """Raise the driver's limits before the library's, so that the driver refuses nothing the library allows.
+
+        If the driver does not take or answer it, the report says so, and the next round tries again.
+        """
+        if higher := self._higher():
+            self._failure(await self._set((), self._higher), (), higher[0])
 
     async def confirm(self, node: GpuNode, resizes: tuple[Resize, ...]) -> tuple[Resize, ...]:
         """Lower the driver's limits after the library's, and hold back resizes whose memory the driver still counts.
 
         A program without the library may hold memory of which the arbiter knows nothing.
         """
-        inputs = self._inputs(node)
-        lowered = plan.lowered(node, resizes, inputs)
+        self._applied = resizes
+        lowered = plan.lowered(node, resizes, self._inputs())
         self._holds_back = False
         if not lowered:
             return resizes
-        pods = {identity: known for known in self.pods() if (identity := _allocation_id(known)) in lowered}
-        states = await self._within(self._enforce_pods(node, tuple(pods.values()), inputs))
-        confirmed = plan.confirmed(
-            resizes, lowered, {key: pod.namespaced_name(known) for key, known in pods.items()}, states
-        )
+        pods, states = self.pods(), None
+        uids = dict.fromkeys(lowered, "")
+        if pods is not None:
+            entries = ((known, tenant.allocation_of(known, node)) for known in pods)
+            held = {entry.id: pod.uid(known) for known, entry in entries if isinstance(entry, Allocation)}
+            uids = {identity: uid for identity, uid in held.items() if identity in lowered}
+            states = await self._set(uids.values(), lambda: self._plan(uids.values()))
+        confirmed = plan.confirmed(resizes, lowered, uids, states)
         self._holds_back = confirmed != resizes
         return confirmed
 
@@ -144,86 +169,114 @@ class MemoryWalls:
 
     async def step(self) -> None:
         """Set every limit that is not as it should be, and clear those of ended shares."""
-        node = self.node()
-        inputs = self._inputs(node)
-        pods = {pod.uid(known): known for known in self.pods() if _allocation_id(known)}
-        if node is None or not inputs.gpus:
-            return
-        self._there = await asyncio.to_thread(_scan, self.root, frozenset(pods))
-        states = await self._enforce_pods(node, tuple(pods.values()), inputs, scan=False)
-        current = {(state.wall.namespace, state.wall.pod, state.problem) for state in states}
-        self._reported &= current
-        for state in states:
-            if state.problem:
-                self._report(state.wall, state.problem)
-        wanted = {state.wall.place for state in states}
-        without_share = (
-            self._there[uid] for uid, known in pods.items() if uid in self._there and not _has_share(known, node)
-        )
-        ended = {
-            (gpu, directory)
-            for there in without_share
-            for directory in (there.directory, *there.containers.values())
-            for gpu in inputs.gpus
-        }
-        ended |= self._states.keys() - wanted
-        kept = await self.driver.ask(clear, tuple(sorted(ended))) if ended else frozenset[Place]()
-        self._states = {place: state for place, state in self._states.items() if place in wanted or place in kept}
+        async with self._lock:
+            await self._round()
         if self._holds_back:
             self.changed()
 
-    def _inputs(self, node: GpuNode | None) -> WallInputs:
-        return WallInputs(plan.able(node, self.gpus()), self.context_bytes, self.running())
-
-    def _higher(self, node: GpuNode) -> list[Wall]:
-        """Return the walls that are higher by this GPUNode than they are now."""
-        if not self._states:
-            return []
-        wanted = plan.walls(node, self.pods(), self._there, self._inputs(node))
-        known = self._states
-        return [wall for wall in wanted if wall.place in known and wall.hard_bytes > known[wall.place].wall.hard_bytes]
-
-    async def _find(self, pod_uid: str) -> PodCgroup | None:
-        """Return a pod's cgroups, or None if it has none."""
-        found = await asyncio.to_thread(_scan, self.root, frozenset({pod_uid}), self._there.get(pod_uid))
-        self._there |= found
-        return found.get(pod_uid)
-
-    async def _enforce_pods(
-        self, node: GpuNode, pods: Sequence[PodJson], inputs: WallInputs, *, scan: bool = True
-    ) -> list[WallState]:
-        if scan:
-            self._there |= await asyncio.to_thread(_scan, self.root, frozenset(map(pod.uid, pods)))
-        return await self._enforce(list(plan.walls(node, pods, self._there, inputs)))
-
-    async def _enforce(self, wanted: Sequence[Wall]) -> list[WallState]:
-        states: list[WallState] = []
-        for first in range(0, len(wanted), PORTION):
-            states += await self.driver.ask(enforce, wanted[first : first + PORTION])
-        self._states |= {state.wall.place: state for state in states}
-        return states
-
-    async def _raise(self, wanted: Sequence[Wall]) -> str:
-        """Set these limits, within a bounded time. Return why one of them is not in force, or ""."""
-        states = await self._within(self._enforce(wanted))
-        if states is None:
-            return self._report(wanted[0], f"the driver has not answered for {WAIT_SECONDS:g} s")
+    async def _round(self) -> None:
+        pods, able = self.pods(), self._inputs().gpus
+        self._states = {place: state for place, state in self._states.items() if place[0] in able}
+        if pods is None or self.node() is None or not able:
+            return
+        await self._scan_pods({pod.uid(known) for known in pods if _allocation_id(known)} | self._early.keys())
+        states = await self._enforce(self._plan)
         for state in states:
             if state.problem:
-                return self._report(state.wall, state.problem)
-        return "" if len(states) == len(wanted) else f"{NOT_IN_FORCE}: its cgroup has just disappeared"
+                self._report(state.wall, state.problem)
+        pods, node = self.pods() or (), self.node()
+        for known in pods:
+            if _has_share(known, node):
+                self._early.pop(pod.uid(known), None)
+        self._early = {uid: holder for uid, holder in self._early.items() if uid in self._there}
+        alive = {*map(pod.uid, pods), *self._early}
+        self._reported = {key for key in self._reported if key[0] in alive}
+        without_share = {pod.uid(known) for known in pods if not _has_share(known, node)} - self._early.keys()
+        ended = {
+            (gpu, directory)
+            for uid in without_share & self._there.keys()
+            for directory in (self._there[uid].directory, *self._there[uid].containers.values())
+            for gpu in able
+        }
+        wanted = {state.wall.place for state in states}
+        ended |= self._states.keys() - wanted
+        kept = await self.driver.ask(clear, tuple(sorted(ended))) if ended else frozenset[Place]()
+        self._states = {place: state for place, state in self._states.items() if place in wanted or place in kept}
+        self._there = {uid: there for uid, there in self._there.items() if uid in alive}
 
-    async def _within(self, setting: Coroutine[Any, Any, list[WallState]]) -> list[WallState] | None:
-        """Wait for the driver for a bounded time; None if it has not answered by then."""
+    def _inputs(self) -> WallInputs:
+        return WallInputs(plan.able(self.node(), self.gpus()), self.context_bytes, self.running(), self._applied)
+
+    def _plan(self, uids: Collection[str] | None = None) -> list[Wall]:
+        """Return the walls by the newest ledger, of these pods or of all, where their cgroups are known."""
+        node, inputs = self.node(), self._inputs()
+        holders = {
+            uid: (manifest, node if node is not None and _has_share(manifest, node) else first)
+            for uid, (manifest, first) in self._early.items()
+        }
+        for known in self.pods() or ():
+            if node is not None and _has_share(known, node):
+                holders[pod.uid(known)] = known, node
+        return [
+            wall
+            for uid, (manifest, of) in holders.items()
+            if uids is None or uid in uids
+            for wall in plan.walls(of, [manifest], self._there, inputs)
+        ]
+
+    def _higher(self) -> list[Wall]:
+        """Return the walls that are higher by the ledger than they are now."""
+        known = self._states
+        wanted = self._plan() if known else []
+        return [wall for wall in wanted if wall.place in known and wall.hard_bytes > known[wall.place].wall.hard_bytes]
+
+    async def _scan_pods(self, uids: Collection[str]) -> None:
+        found = await asyncio.to_thread(_scan, self.root, frozenset(uids), dict(self._there))
+        self._there = {uid: there for uid, there in self._there.items() if uid not in uids} | found
+
+    async def _set(self, uids: Collection[str], planned: Callable[[], list[Wall]]) -> list[WallState] | None:
+        """Set the planned limits, once these pods' cgroups are read. None if the driver has not answered in time."""
+        if self.driver.silent_seconds >= WAIT_SECONDS:
+            return None
         try:
-            async with asyncio.timeout(WAIT_SECONDS):
-                return await setting
+            async with asyncio.timeout(WAIT_SECONDS), self._lock:
+                await self._scan_pods(uids)
+                return await self._enforce(planned)
         except TimeoutError:
             return None
 
+    async def _enforce(self, planned: Callable[[], list[Wall]]) -> list[WallState]:
+        """Set the planned limits in portions, and plan again for each. The caller has the lock."""
+        states: list[WallState] = []
+        done: set[Place] = set()
+        while portion := [wall for wall in planned() if wall.place not in done][:PORTION]:
+            done |= {wall.place for wall in portion}
+            known = await self.driver.ask(enforce, portion)
+            self._states |= {state.wall.place: state for state in known}
+            states += known
+        return states
+
+    def _failure(self, states: Sequence[WallState] | None, wanted: Iterable[Wall], about: Wall) -> str:
+        """Return why one of the wanted walls is not in force, or "", and report it."""
+        if states is None:
+            # Without an answer, what the driver returned before counts: a call on another GPU may be slow.
+            known = [self._states.get(wall.place) for wall in wanted]
+            if known and all(
+                state is not None and state.wall == wall and not state.problem
+                for wall, state in zip(wanted, known, strict=True)
+            ):
+                return ""
+            return self._report(about, f"the driver has not answered for {WAIT_SECONDS:g} s")
+        for state in states:
+            if state.problem:
+                return self._report(state.wall, state.problem)
+        there = {state.wall.place for state in states}
+        gone = any(wall.place not in there for wall in wanted)
+        return f"{NOT_IN_FORCE}: its cgroup has just disappeared" if gone else ""
+
     def _report(self, wall: Wall, problem: str) -> str:
-        """Log a problem and send an Event, once while it lasts. Return it as a sentence."""
-        sentence, key = f"{NOT_IN_FORCE}: {problem}", (wall.namespace, wall.pod, problem)
+        """Log a problem and send an Event, once for a pod. Return it as a sentence."""
+        sentence, key = f"{NOT_IN_FORCE}: {problem}", (wall.pod_uid, wall.gpu, problem)
         if key not in self._reported:
             self._reported.add(key)
             extra = {"pod": {"namespace": wall.namespace, "name": wall.pod}, "gpu": wall.gpu, "err": problem}
@@ -272,11 +325,10 @@ def clear(places: Sequence[Place]) -> frozenset[Place]:
     return frozenset(kept)
 
 
-def _scan(root: Path, uids: Collection[str], known: PodCgroup | None = None) -> dict[str, PodCgroup]:
-    """Return the cgroups of these pods. known: the pod's, as last seen, which spares the search."""
-    if known is not None and known.directory.exists():
-        pods: Mapping[str, Path] = dict.fromkeys(uids, known.directory)
-    else:
+def _scan(root: Path, uids: Collection[str], known: Mapping[str, PodCgroup]) -> dict[str, PodCgroup]:
+    """Return the cgroups of these pods. known: as last seen, which spares the search while they exist."""
+    pods = {uid: known[uid].directory for uid in uids if uid in known and known[uid].directory.exists()}
+    if len(pods) < len(uids):
         pods = cgroups.pods(root)
     return {uid: PodCgroup(pods[uid], cgroups.containers(pods[uid])) for uid in uids if uid in pods}
 
@@ -285,5 +337,5 @@ def _allocation_id(manifest: PodJson) -> str:
     return str(pod.annotations_of(manifest).get(contract.ALLOCATION, ""))
 
 
-def _has_share(manifest: PodJson, node: GpuNode) -> bool:
+def _has_share(manifest: PodJson, node: GpuNode | None) -> bool:
     return isinstance(tenant.allocation_of(manifest, node), Allocation)

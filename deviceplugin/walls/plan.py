@@ -18,6 +18,7 @@ from typing import Final
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.hardware.nvml_limits import NO_LIMIT, MemoryLimits
+from deviceplugin.host.kernel_process import Container
 from gpushare import allocation, pod
 from gpushare.allocation import Allocation, Isolation, Steps
 from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement, Resize
@@ -38,14 +39,16 @@ class PodCgroup:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Wall:
-    """The hard limit that a cgroup should have on a GPU. container: empty for the pod's cgroup."""
+    """The hard limit that a cgroup should have on a GPU. container, container_id: empty for the pod's cgroup."""
 
     gpu: str
     cgroup: Path
     hard_bytes: int
     namespace: str
     pod: str
+    pod_uid: str
     container: str = ""
+    container_id: str = ""
 
     @property
     def place(self) -> Place:
@@ -67,12 +70,27 @@ class WallInputs:
 
     gpus: the memory of the GPUs on which the driver keeps limits, by UUID. context_bytes: returns the size of a context
     on a GPU. running: the limit that the processes of a share have now, by the share's key: while a share shrinks, it
-    is the higher one.
+    is the higher one. applied: the resizes by the arbiter's last answer.
     """
 
     gpus: Mapping[str, int]
     context_bytes: Callable[[str], int] = lambda _: 0
     running: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    applied: Sequence[Resize] = ()
+
+    def memory_bytes(self, node: GpuNode, entry: Allocation, position: int) -> int:
+        """Return the memory that the processes of a share may have, by the ledger and by the arbiter.
+
+        A share that shrinks keeps its memory until the arbiter has lowered the library's limit, whose processes the
+        agent may not know yet. It never exceeds the GPUNode's status, as the rest may belong to another share.
+        """
+        share, place = entry.shares[position], (entry.id, position)
+        said = (resize.memory_bytes for resize in node.resizes if (resize.allocation, resize.share) == place)
+        if share.shrink_to_bytes is None:
+            return min((share.memory_bytes, *said))
+        applied = (resize.memory_bytes for resize in self.applied if (resize.allocation, resize.share) == place)
+        lowered_bytes = max(share.shrink_to_bytes, next(applied, share.memory_bytes))
+        return min(share.memory_bytes, lowered_bytes, *said)
 
     def hard_bytes(self, gpu: str, share_key: str, memory_bytes: int) -> int:
         """Return the limit for a share with this much memory. The driver accepts none above the GPU's memory."""
@@ -110,12 +128,12 @@ def walls(
             for position, share in enumerate(entry.shares):
                 # As in `tenant.find`: with a single share, an unnamed container belongs to it.
                 if name in share.containers or (name is None and len(entry.shares) == 1):
-                    memory_bytes = tenant.memory_bytes(node, entry, position)
+                    memory_bytes = inputs.memory_bytes(node, entry, position)
                     key = f"{pod.uid(manifest)}-{position}"
                     for gpu in inputs.gpus.keys() & share.gpu_uuids:
                         hard_bytes = inputs.hard_bytes(gpu, key, memory_bytes)
-                        named = name or share.containers[0]
-                        yield Wall(gpu, directory, hard_bytes, *pod.namespaced_name(manifest), named)
+                        of = (*pod.namespaced_name(manifest), pod.uid(manifest), name or share.containers[0])
+                        yield Wall(gpu, directory, hard_bytes, *of, container_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,19 +151,19 @@ def _of_pod(
         parts = []
         for position, share in enumerate(entry.shares):
             if gpu in share.gpu_uuids:
-                memory_bytes = tenant.memory_bytes(node, entry, position)
+                memory_bytes = inputs.memory_bytes(node, entry, position)
                 hard_bytes = inputs.hard_bytes(gpu, f"{pod.uid(manifest)}-{position}", memory_bytes)
                 parts.append(_Part(share.steps, hard_bytes))
         most_bytes = min(allocation.peak(parts, lambda part: part.hard_bytes), inputs.gpus[gpu])
-        yield Wall(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest))
+        yield Wall(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest), pod.uid(manifest))
 
 
-def of_container(tenant: Tenant, directory: Path, inputs: WallInputs) -> Iterator[Wall]:
+def of_container(container: Container, tenant: Tenant, directory: Path, inputs: WallInputs) -> Iterator[Wall]:
     """Yield the walls of a container with this share, whose cgroup is `directory`."""
+    of = (tenant.namespace, tenant.pod, tenant.pod_uid, tenant.containers[0], container.container_id)
     for grant in tenant.grants:
         if grant.uuid in inputs.gpus:
-            hard_bytes = inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes)
-            yield Wall(grant.uuid, directory, hard_bytes, tenant.namespace, tenant.pod, tenant.containers[0])
+            yield Wall(grant.uuid, directory, inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes), *of)
 
 
 def is_up(wall: Wall, limits: MemoryLimits) -> bool:
@@ -187,24 +205,23 @@ def lowered(node: GpuNode, resizes: Iterable[Resize], inputs: WallInputs) -> dic
 def confirmed(
     resizes: Iterable[Resize],
     lowered: Mapping[str, Mapping[int, int]],
-    pods: Mapping[str, tuple[str, str]],
+    pods: Mapping[str, str],
     states: Sequence[WallState] | None,
 ) -> tuple[Resize, ...]:
     """Return the resizes, those of `lowered` shares only as far as the driver confirms them.
 
-    pods: namespace and name by allocation; one without a pod has nothing running. states: None if unknown.
+    pods: UIDs by allocation; one without a pod has nothing running. states: None if unknown.
     """
-    used: dict[tuple[str, str], int] = {}  # of pods that hold more than their limit, or whose limit is not in force
+    used: dict[str, int] = {}  # of pods that hold more than their limit, or whose limit is not in force
     for state in states or ():
         if not state.wall.container and (state.problem or state.limits.used_bytes > state.wall.hard_bytes):
-            name = (state.wall.namespace, state.wall.pod)
-            used[name] = max(used.get(name, 0), state.limits.used_bytes)
+            used[state.wall.pod_uid] = max(used.get(state.wall.pod_uid, 0), state.limits.used_bytes)
     result = []
     for resize in resizes:
         counted_bytes = lowered.get(resize.allocation, {}).get(resize.share)
-        name = pods.get(resize.allocation, ("", ""))
-        if counted_bytes is not None and resize.allocation in pods and (states is None or name in used):
-            used_bytes = max(resize.used_bytes, used.get(name, 0))
+        uid = pods.get(resize.allocation)
+        if counted_bytes is not None and uid is not None and (states is None or uid in used):
+            used_bytes = max(resize.used_bytes, used.get(uid, 0))
             result.append(dataclasses.replace(resize, memory_bytes=counted_bytes, used_bytes=used_bytes))
         else:
             result.append(resize)

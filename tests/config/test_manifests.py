@@ -242,6 +242,7 @@ def test_the_agent_accepts_every_component(component: Path) -> None:
     assert parsed.end_unlimited is (component.name == "end-unlimited")
     assert ("KILL" in adds) is parsed.end_unlimited
     assert parsed.deny_unregistered is (component.name == "deny-unregistered")
+    assert parsed.driver_memory is (component.name == "driver-memory")
     assert ({"BPF", "NET_ADMIN", "PERFMON"} <= set(adds)) is parsed.deny_unregistered
     assert ({str(parsed.bpf_root), str(parsed.cgroup_root)} <= mounted) is parsed.deny_unregistered
     if component.name in {"cdi", "driver-root"}:

@@ -21,7 +21,7 @@ from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls.plan import Wall, WallState
 from gpushare import contract
 from gpushare.allocation import Allocation, Isolation, Labels, PodRef
-from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode, Resize
+from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement, Mode, Resize
 from tests.deviceplugin.audit.sample_node import (
     GIB,
     GIVEN,
@@ -308,8 +308,12 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
 ABLE = tuple(dataclasses.replace(gpu, memory_enforcement=MemoryEnforcement.DRIVER) for gpu in GPUS)
 
 
-def wall(container: str = "", *, problem: str = "", hard_bytes: int = 8 * GIB) -> WallState:
-    of = Wall(A, Path("/cgroup"), 8 * GIB, "ml", "trainer", container)
+def wall(
+    container: str = "", *, problem: str = "", hard_bytes: int = 8 * GIB, pod_uid: str = TENANT.pod_uid
+) -> WallState:
+    of = Wall(
+        A, Path("/cgroup"), 8 * GIB, "ml", "trainer", pod_uid, container, TRAINER.container_id if container else ""
+    )
     return WallState(of, MemoryLimits(0, hard_bytes), problem)
 
 
@@ -317,6 +321,22 @@ def test_the_wall_of_a_share_is_the_drivers_once_it_reads_back() -> None:
     audit = judge(seen(process(), gpus=ABLE, walls=(wall(), wall("main", hard_bytes=9 * GIB))))
     (judged,), (share,) = audit.processes, audit.shares
     assert (judged.wall, share.wall, share.driver_bytes, share.in_force) == ("driver", "driver", 9 * GIB, True)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "walls"),
+    [
+        (GPUS, (wall(), wall("main"))),  # the ability was lost
+        (ABLE, (wall(pod_uid="u-0"), wall("main", pod_uid="u-0"))),  # of an ended pod with the same name
+        (ABLE, (wall(),)),  # the container's cgroup is not among the pod's
+    ],
+    ids=["ability", "predecessor", "container"],
+)
+def test_limits_that_do_not_cover_the_process_are_no_wall(gpus: tuple[Gpu, ...], walls: tuple[WallState, ...]) -> None:
+    bypassing = process(20, with_library=False)
+    audit = judge(seen(process(), bypassing, gpus=gpus, walls=walls))
+    assert [judged.wall for judged in audit.processes] == ["library", "none"]
+    assert (audit.shares[0].wall, audit.processes[1].state) == ("none", LimitState.UNLIMITED)
 
 
 def test_a_driver_without_the_limit_is_reported_after_two_audits() -> None:
@@ -332,7 +352,7 @@ def test_a_driver_without_the_limit_is_reported_after_two_audits() -> None:
 
 def test_the_driver_keeps_the_memory_of_a_process_without_the_library() -> None:
     bypassing = process(20, with_library=False)
-    audit = judge(seen(bypassing, members=(), gpus=ABLE, walls=(wall(),)))
+    audit = judge(seen(bypassing, members=(), gpus=ABLE, walls=(wall(), wall("main"))))
     (judged,), (share,) = audit.processes, audit.shares
     assert (judged.state, judged.wall) == (LimitState.MEMORY_LIMITED, "driver")
     assert (share.wall, share.in_force) == ("driver", False)

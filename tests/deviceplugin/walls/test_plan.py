@@ -86,7 +86,12 @@ def test_a_shrinking_share_keeps_what_its_processes_may_have() -> None:
     shrinking = given("main", shrink_to_bytes=GIB)
     running = dataclasses.replace(INPUTS, running={"u-1-0": 2 * GIB})
     assert set(limits(shrinking, inputs=running).values()) == {2 * GIB}
-    assert set(limits(shrinking).values()) == {GIB}
+    applied = dataclasses.replace(INPUTS, applied=(Resize("a-1", 0, GIB, 0),))
+    assert set(limits(shrinking).values()) == {2 * GIB}  # the arbiter may know processes that the agent does not
+    assert set(limits(shrinking, inputs=applied).values()) == {GIB}
+    assert set(limits(given("main"), inputs=applied).values()) == {2 * GIB}  # it grows again
+    published = (Resize("a-1", 0, GIB, 0),)
+    assert set(limits(shrinking, resizes=published).values()) == {GIB}  # the rest may belong to another share
 
 
 def test_only_gpus_on_which_the_driver_keeps_limits_count() -> None:
@@ -124,7 +129,7 @@ def test_an_unnamed_container_belongs_to_the_only_share() -> None:
     ],
 )
 def test_a_limit_is_in_force_if_it_reads_back(read: MemoryLimits, sentence: str) -> None:
-    said = plan.difference(Wall(GPU, POD, 2 * GIB, "ml", "web"), read)
+    said = plan.difference(Wall(GPU, POD, 2 * GIB, "ml", "web", "u-1"), read)
     assert sentence in said
     assert bool(said) is bool(sentence)
 
@@ -135,9 +140,9 @@ def confirmed(used_bytes: int | None, *, problem: str = "", published: bool = Fa
     entry = Allocation("a-1", PodRef("ml", "web", "u-1"), (given("main", memory=4 * GIB, shrink_to_bytes=2 * GIB),))
     node = GpuNode("node-a", allocations=(entry,), resizes=(said,) if published else ())
     lowered = plan.lowered(node, [said], INPUTS)
-    state = WallState(Wall(GPU, POD, 2 * GIB, "ml", "web"), MemoryLimits(0, 2 * GIB, used_bytes or 0), problem)
+    state = WallState(Wall(GPU, POD, 2 * GIB, "ml", "web", "u-1"), MemoryLimits(0, 2 * GIB, used_bytes or 0), problem)
     states = None if used_bytes is None else [state]
-    (result,) = plan.confirmed([said], lowered, {"a-1": ("ml", "web")}, states)
+    (result,) = plan.confirmed([said], lowered, {"a-1": "u-1"}, states)
     return result.memory_bytes, result.used_bytes
 
 

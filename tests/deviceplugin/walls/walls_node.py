@@ -11,6 +11,12 @@ limits POD        print soft and hard limit and use, of the pod and of its conta
 set POD HARD SOFT set the container's limits behind the agent's back
 resize POD N      change the share's memory, and apply it as the agent does; print the resizes
 end POD           remove the pod's allocation
+overtake POD N    resize the pod while a round waits for the directories of the cgroups
+start POD         set the limit of a pod that gets its allocation during such a round; print why that failed
+stall             have a call of the driver take ten seconds
+late              have the agent's informers lack all pods
+forget            have the agent know no pods yet, as after its start
+copy POD          add a pod whose annotation names this pod's allocation
 """
 
 from __future__ import annotations
@@ -19,24 +25,33 @@ import asyncio
 import dataclasses
 import json
 import sys
+import threading
+import time
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import overhead
 from deviceplugin.hardware import nvml, nvml_limits
 from deviceplugin.state.node_state import ObservableGpus
+from deviceplugin.walls import memory_walls
 from deviceplugin.walls.memory_walls import MemoryWalls
+from deviceplugin.walls.plan import PodCgroup
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import Resize
 from tests.deviceplugin import audit_node, linked
 from tests.deviceplugin.arbiter_node import ArbiterNode, container_id, uid
+from tests.deviceplugin.walls.programs.probing import KERNEL
+
+Answer = TypeVar("Answer")
 
 
 class Node(audit_node.Node):
     def __init__(
         self, opened: nvml.Nvml, gpus: ObservableGpus, sizes: overhead.ContextSizes, made: ArbiterNode, root: Path
     ):
+        self.seen: Callable[[list[dict[str, Any]]], list[dict[str, Any]] | None] = lambda pods: pods
         self.root, self.made, self.link = root, made, linked.Linked(made, sizes.bytes_on)
         super().__init__(opened, gpus, sizes, made, self.link, ends=False)
         self.walls = MemoryWalls(
@@ -44,7 +59,8 @@ class Node(audit_node.Node):
             root=root,
             gpus=lambda: gpus.gpus,
             node=made.gpunode,
-            pods=lambda: made.pods,
+            pods=lambda: self.seen(made.pods),
+            find=made.lookup().holder,
             context_bytes=sizes.bytes_on,
             running=self.link.arbiter.shares.limit_bytes,
             warn=self.auditor.warn,
@@ -59,7 +75,7 @@ class Node(audit_node.Node):
         of_container = of_pod / container_id(pod, "main")
         match verb:
             case "probe":
-                return nvml_limits.EnforcementProbe(self.root)(uuid)
+                return nvml_limits.EnforcementProbe(self.root, kernel=KERNEL)(uuid)
             case "cover":
                 return await self.walls.cover(uid(pod))
             case "round":
@@ -73,7 +89,51 @@ class Node(audit_node.Node):
             case "end":
                 self.made.allocations = [entry for entry in self.made.allocations if entry.id != f"of-{pod}"]
                 return None
+            case "overtake":
+                resizes = await self.during_round(lambda: self.resize(pod, int(words[1])))
+                return [dataclasses.astuple(resize) for resize in resizes]
+            case "start":
+                entries = list(self.made.allocations)
+                await self.do("end", pod)
+
+                async def cover() -> str:
+                    self.made.allocations = entries
+                    return await self.walls.cover(uid(pod))
+
+                return await self.during_round(cover)
+            case "stall":
+                self.stalled = asyncio.create_task(self.driver.ask(time.sleep, 10))
+                return await asyncio.sleep(0)
+            case "forget":
+                self.seen = lambda _: None
+                return None
+            case "late":
+                self.seen = lambda _: []
+                return None
+            case "copy":
+                (known,) = [known for known in self.made.pods if known["metadata"]["name"] == pod]
+                other = {**known["metadata"], "name": f"{pod}-copy", "uid": uid(f"{pod}2")}
+                self.made.pods.append({**known, "metadata": other})
+                return None
         return await super().do(verb, *words)
+
+    async def during_round(self, act: Callable[[], Awaitable[Answer]]) -> Answer:
+        scan, begun, released = memory_walls._scan, threading.Event(), threading.Event()
+
+        def held(root: Path, uids: Collection[str], known: Mapping[str, PodCgroup]) -> dict[str, PodCgroup]:
+            begun.set()
+            assert released.wait(30)
+            return scan(root, uids, known)
+
+        memory_walls._scan = held
+        checking = asyncio.create_task(self.walls.step())
+        assert await asyncio.to_thread(begun.wait, 30)
+        memory_walls._scan = scan
+        acting = asyncio.ensure_future(act())
+        await asyncio.wait({acting}, timeout=1)  # it may wait for the round
+        released.set()
+        await checking
+        return await acting
 
     async def resize(self, pod: str, memory_bytes: int) -> tuple[Resize, ...]:
         for position, entry in enumerate(self.made.allocations):
@@ -87,13 +147,13 @@ class Node(audit_node.Node):
                 )
                 self.made.allocations[position] = dataclasses.replace(entry, shares=(share,))
         node = self.made.gpunode()
-        await self.walls.rise(node)
+        await self.walls.rise()
         return await self.walls.confirm(node, await self.arbiter.apply(node))
 
 
 async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:
     opened = nvml.Nvml()
-    probe = nvml_limits.EnforcementProbe(root)
+    probe = nvml_limits.EnforcementProbe(root, kernel=KERNEL)
     gpus = ObservableGpus(
         tuple(dataclasses.replace(gpu, memory_enforcement=probe(gpu.uuid)) for gpu in opened.snapshot().gpus)
     )
