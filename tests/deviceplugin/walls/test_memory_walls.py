@@ -94,10 +94,11 @@ def test_a_process_is_welcome_once_its_containers_limit_reads_back(start: Start)
 
 
 @pytest.mark.parametrize(
-    ("failure", "reason"), [("lost", "GPU is lost"), ("hung", "the driver has not answered for 8 s")]
+    ("failure", "reason"), [("lost", "GPU is lost"), ("hung", "the driver has not answered for 1 s")]
 )
 def test_a_process_whose_limit_cannot_be_set_is_refused(start: Start, failure: str, reason: str) -> None:
     node = start(web=2 * GIB)
+    node("hurry")
     simulated.command("fail", node.box.gpus, "0", failure)
     client = node.client("web")
     # The library asks the arbiter before it calls the driver.
@@ -222,6 +223,7 @@ def test_memory_is_held_back_unless_its_pod_is_known(start: Start, confusion: st
 def test_a_limit_that_read_back_counts_while_another_call_is_slow(start: Start) -> None:
     node = start(web=2 * GIB)
     node("round")
+    node("hurry")
     node("stall")
     client = node.client("web")
     assert client.read() == "ready"

@@ -13,7 +13,8 @@ resize POD N      change the share's memory, and apply it as the agent does; pri
 end POD           remove the pod's allocation
 overtake POD N    resize the pod while a round waits for the directories of the cgroups
 start POD         set the limit of a pod that gets its allocation during such a round; print why that failed
-stall             have a call of the driver take ten seconds
+hurry             wait for the driver for one second at most
+stall             have a call of the driver take three seconds
 late              have the agent's informers lack all pods
 forget            have the agent know no pods yet, as after its start
 copy POD          add a pod whose annotation names this pod's allocation
@@ -101,8 +102,11 @@ class Node(audit_node.Node):
                     return await self.walls.cover(uid(pod))
 
                 return await self.during_round(cover)
+            case "hurry":
+                setattr(memory_walls, "WAIT_SECONDS", 1.0)  # noqa: B010 - it is Final
+                return None
             case "stall":
-                self.stalled = asyncio.create_task(self.driver.ask(time.sleep, 10))
+                self.stalled = asyncio.create_task(self.driver.ask(time.sleep, 3))
                 return await asyncio.sleep(0)
             case "forget":
                 self.seen = lambda _: None
