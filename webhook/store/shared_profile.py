@@ -84,8 +84,11 @@ class SharedProfile:
             self._unwritten = self._own(studied.mix)
         elif self._leads() and (self._stored is None or self._stored != self._own(self._stored.mix)):
             self._unwritten = self._unwritten or self._own(self._chooser.mix)
+        before = self._stored
         if self._unwritten is not None and await self._write(self._unwritten):
-            self._stored, self._unwritten = PlacementProfile.read(self._unwritten.data()), None
+            if self._stored is before:  # otherwise one was read during the write, and it may be newer
+                self._stored = PlacementProfile.read(self._unwritten.data())
+            self._unwritten = None
         if await self._use_stored(studied) and studied is None:
             self._workload.snapshot()  # another replica has learned, so the next lesson is due later
 
