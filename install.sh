@@ -2,7 +2,7 @@
 # Install gpushare into a cluster, or set it up in this checkout and show it: see --help.
 set -euo pipefail
 readonly called_from="$PWD"
-cd "$(dirname "${BASH_SOURCE[0]}")"
+cd "$(dirname "$(readlink -f "${BASH_SOURCE[0]:-}")")"
 
 readonly NAMESPACE=gpushare-system
 readonly CRD=gpunodes.gpushare.io
@@ -173,32 +173,6 @@ preflight() {
   fi
 }
 
-# Adds the components of the last installation, which the agent's DaemonSet names.
-keep_components() {
-  local name installed kept=''
-  # Without the right to read it, the check below reports the missing rights.
-  installed="$(kubectl get daemonset --namespace "$NAMESPACE" gpushare-agent --ignore-not-found \
-    --output 'jsonpath={.metadata.annotations.gpushare\.io/components}' 2>/dev/null || true)"
-  for name in "${without[@]}"; do
-    [[ " $installed " == *" $name "* ]] || fail "--without-component $name: the cluster has ${installed:-no component}"
-  done
-  for name in $installed; do
-    if [[ " ${without[*]} " == *" $name "* || " ${overlay[*]} " == *" --component $name "* ]]; then continue; fi
-    kept+=" $name" overlay+=(--component "$name")
-  done
-  [[ -z $kept ]] || say "Components of the last installation that stay:$kept. To remove one: --without-component NAME."
-}
-
-# Deletes the objects that only components in `without` have.
-remove_components() {
-  local -a objects
-  [[ ${#without[@]} -gt 0 ]] || return 0
-  render old "${overlay[@]}" "${without[@]/#/--component=}"
-  names() { kubectl create --dry-run=client --filename "$1" --output name | sort; }
-  mapfile -t objects < <(comm -23 <(names "$scratch/old.yaml") <(names "$scratch/manifests.yaml"))
-  [[ ${#objects[@]} -eq 0 ]] || kubectl delete --ignore-not-found --namespace "$NAMESPACE" "$@" "${objects[@]}"
-}
-
 # Writes the manifests with these settings to NAME.yaml.
 render() {
   mkdir "$scratch/$1"
@@ -259,6 +233,7 @@ install_into_cluster() {
     say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
   fi
   render manifests "${overlay[@]}"
+  list_removed
   if [[ -n $dry_run ]]; then
     preflight
     say "Would install $(contents)"
@@ -321,7 +296,7 @@ verify() {
 # --- command line ----------------------------------------------------------------------------------------------------
 
 timeout_seconds=180 mode='' dry_run='' skip_preflight='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late=''
-overlay=() without=() force=()
+overlay=() without=() removed=() force=()
 
 choose() {
   [[ -z $mode ]] || fail "$mode and $1 cannot be combined: choose one"
@@ -373,7 +348,12 @@ parse() {
   done
 }
 
+[[ -f config/overlay.py ]] || fail "install.sh needs the files next to it, and ${PWD} has no config/: run it in a checkout of gpushare"
 parse "$@"
+for name in "${without[@]}"; do
+  [[ " ${overlay[*]} " != *" --component $name "* ]] ||
+    fail "--component $name and --without-component $name cannot be combined: choose one"
+done
 only_for '' "${overlay[0]-}" "${overlay[*]}"
 only_for '' --without-component "${without[*]}"
 only_for '' --timeout "$timeout_given"
@@ -386,7 +366,11 @@ scratch="$(mktemp -d)"
 trap 'rm -rf "$scratch"' EXIT
 
 case "$mode" in
-  '') install_into_cluster ;;
+  '')
+    # shellcheck source=config/components.sh
+    source config/components.sh
+    install_into_cluster
+    ;;
   --uninstall)
     # shellcheck source=config/uninstall.sh
     source config/uninstall.sh

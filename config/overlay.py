@@ -23,6 +23,9 @@ PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make 
 PARTS = ("webhook", "agent", "plugin")
 KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
 RECORD = "gpushare.io/components"  # annotation of the agent's DaemonSet, which the next ./install.sh reads
+# Others add to the constraints of `openshift`, `driver-root` refers to volumes by index, `runtime-class` to objects of
+# `mps`, and of two --cgroup-root the last one is used, which must be writable for `driver-memory`.
+ORDER = ("openshift", "cdi", "driver-root", "", "runtime-class", "deny-unregistered", "driver-memory")  # "": all others
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
@@ -50,8 +53,7 @@ def write(folder: Path, wanted: Wanted) -> None:
     if kubelet_root and not kubelet_root.startswith("/"):
         raise Mistake(f"--kubelet-root {kubelet_root}: write an absolute path, such as {KUBELET}")
     shutil.copytree(CONFIG, folder / "config", ignore=shutil.ignore_patterns("__pycache__", "*.py"))
-    # Without repetition. Others add to the constraints of `openshift`.
-    chosen = sorted(dict.fromkeys(components), key=lambda name: name != "openshift")
+    chosen = sorted(dict.fromkeys(components), key=lambda name: ORDER.index(name if name in ORDER else ""))
     document = {
         "apiVersion": "kustomize.config.k8s.io/v1beta1",
         "kind": "Kustomization",

@@ -68,8 +68,8 @@ class PlacementProfile:
             weights = dict(map(_read, document["classes"]))
             gpus = _whole(document.get("gpus", 0))
             largest = _whole(document.get("largest", 0), least=min(gpus, 1))
-            return cls(policy, Mix(weights, pods=int(document["pods"]), gpus=gpus, largest=largest), kind)
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+            return cls(policy, Mix(weights, pods=_whole(document["pods"]), gpus=gpus, largest=largest), kind)
+        except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error
 

@@ -182,7 +182,7 @@ def options(movable: Movable, asked: RequestingPod, busy: Collection[str] = ()) 
     for name in world.views:
         if fits(name) is None or has_other_room(name) is None or world.room(name).pods < 1:
             found += departures(movable, name, shape, movable.on(name, busy), MAX_MOVES, busy=busy)
-    return sorted(found, key=price)
+    return sorted(dict.fromkeys(found), key=price)
 
 
 def departures(
@@ -199,8 +199,15 @@ def departures(
 
     movers: the pods with a share that may leave it; CPU-only pods other than `busy` may, too.
     """
+    request, host = shape
+    for variant in isolation.variants(request, movable.world.profile.isolation):
+        yield from _departures(movable, node, (variant, host), movers, most, busy=busy, cost=cost)
+
+
+def _departures(
+    movable: Movable, node: str, shape: Shape, movers: Sequence[Mover], most: int, *, busy: Collection[str], cost: Cost
+) -> Iterator[Departure]:
     (request, host), view, room = shape, movable.world.views[node], movable.world.room(node)
-    request = isolation.variants(request, movable.world.profile.isolation)[-1]
     count = request.demands[0].gpus
     by_gpu = [(gpu.uuid, ways) for gpu, used in view.gpus() if (ways := _ways(gpu, used, request, movers, most, cost))]
     by_gpu.sort(key=lambda candidate: (len(candidate[1][0]), cost(candidate[1][0])))

@@ -121,7 +121,7 @@ class Chains:
             slots,
             [self._movers[slot][1] for slot in slots],
             [nodes[mover.node] for mover in movers],
-            shapes=[*self._shapes],
+            shapes=[self._variants(shape) for shape in self._shapes],
             values=self._world.engine.values([*nodes], self._prices),
             lowest=self._lowest(),
             waiting=first,
@@ -157,7 +157,12 @@ class Chains:
 
     def _lowest(self) -> list[float]:
         """Return [shape] the lowest cost of such a pod, in GPUs; infinite if it fits nowhere."""
-        return [self._world.engine.lowest(request, host=host) for request, host in self._shapes]
+        lowest = self._world.engine.lowest
+        return [min(lowest(request, host=host) for request, host in self._variants(shape)) for shape in self._shapes]
+
+    def _variants(self, shape: Shape) -> list[Shape]:
+        request, host = shape
+        return [(variant, host) for variant in isolation.variants(request, self._world.profile.isolation)]
 
     def _vacate(self, name: str) -> None:
         view = self._world.views[name]
@@ -180,9 +185,7 @@ class Chains:
                 yield Chain((_alone(mover),), gain)
 
     def _number(self, shape: Shape) -> int:
-        request, host = shape
-        tried_last = isolation.variants(request, self._world.profile.isolation)[-1]
-        return self._shapes.setdefault((tried_last, host), len(self._shapes))
+        return self._shapes.setdefault(shape, len(self._shapes))
 
 
 def _alone(mover: Mover) -> Departure:

@@ -55,7 +55,7 @@ class Vacancies:
         shape: Sequence[int],
         node: Sequence[int],
         *,
-        shapes: Sequence[tuple[Request, Host]],
+        shapes: Sequence[Sequence[tuple[Request, Host]]],
         values: Floats,
         lowest: Sequence[float],
         waiting: Mapping[int, float],
@@ -63,11 +63,14 @@ class Vacancies:
     ) -> list[tuple[float, list[int]]]:
         """Return the chains of the pods in these slots with their gain; pods are indexes into `slots`.
 
-        shape, node: numbers, by pod; values [node]: the current worth of each node.
+        shape, node: numbers, by pod; values [node]: the current worth of each node. shapes: each in the variants that
+        may be placed.
         """
         at, nodes = np.array(slots, np.int64), np.array(node, np.int64)
         freed = self._scoring.values(at, self._prices) - values[nodes]
-        costs = np.array([self._costs(request, host)[at] for request, host in shapes])
+        costs = np.array(
+            [np.minimum.reduce([self._costs(*variant)[at] for variant in variants]) for variants in shapes]
+        )
         numbers = np.array(shape, np.int64)
         return [*_chains(freed, costs, np.array(lowest), numbers, nodes, waiting=waiting, most=most)]
 

@@ -24,7 +24,7 @@ def manifest_files(path: str) -> list[str]:
     """Return the manifests of a directory, those that `kubectl apply -f` would read, or the file itself."""
     if path == "-" or not Path(path).is_dir():
         return [path]
-    return sorted(str(file) for file in Path(path).iterdir() if file.suffix in _MANIFESTS)
+    return sorted(str(file) for file in Path(path).iterdir() if file.suffix in _MANIFESTS and file.is_file())
 
 
 def documents(text: str | bytes, where: str) -> Iterator[Any]:

@@ -46,18 +46,18 @@ def read(path: str, *, namespace: str) -> list[Manifest]:
     """Return the pods of a file or a directory that ask for a share. Raises `FileError`, also for a misspelt key."""
     where = inputs.name(path)
     every = [
-        manifest
+        (inputs.name(file), manifest)
         for file in inputs.manifest_files(path)
         for document in inputs.documents(inputs.text(file), inputs.name(file))
         for manifest in _manifests(document, namespace)
     ]
-    manifests = [manifest for manifest in every if _asks(manifest.pod)]
-    for manifest in every:
+    manifests = [manifest for _, manifest in every if _asks(manifest.pod)]
+    for file, manifest in every:
         if not _asks(manifest.pod) and (wrong := inputs.misspelt(manifest.pod)):
-            raise plugin_errors.FileError(f"{where}: in {manifest.name} {wrong}")
-    for manifest in manifests:
-        if wrong := inputs.not_text(manifest.pod):
-            raise plugin_errors.FileError(f"{where} has in {manifest.name} a pod that is invalid: {wrong}")
+            raise plugin_errors.FileError(f"{file}: in {manifest.name} {wrong}")
+    for file, manifest in every:
+        if _asks(manifest.pod) and (wrong := inputs.not_text(manifest.pod)):
+            raise plugin_errors.FileError(f"{file} has in {manifest.name} a pod that is invalid: {wrong}")
     if not manifests:
         raise plugin_errors.FileError(
             f"{where} has no pod that asks for a share of a GPU: it needs an annotation such as "

@@ -45,6 +45,7 @@ def test_an_unknown_flag_is_rejected() -> None:
         (("--yes",), "--yes has no effect without --uninstall"),
         (("--uninstall", "--skip-preflight"), "--skip-preflight has no effect with --uninstall"),
         (("--uninstall", "--timeout=3"), "--timeout has no effect with --uninstall"),
+        (("--component=mig", "--without-component", "mig"), "--component mig and --without-component mig cannot be combined"),
         (("--registry",), "--registry needs a value"),
         (("--component=",), "--component needs a value"),
         (("--registry", "--dry-run"), "--registry needs a value"),
@@ -52,7 +53,7 @@ def test_an_unknown_flag_is_rejected() -> None:
         (("--uninstall", "dry-run"), "unknown flag dry-run"),
         (("--dryrun",), "unknown flag --dryrun"),
     ],
-)
+)  # fmt: skip
 def test_contradictory_flags_are_rejected_before_any_change(
     flags: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
@@ -63,6 +64,57 @@ def test_contradictory_flags_are_rejected_before_any_change(
     assert done.returncode == 1
     assert f"error: {sentence}" in done.stderr
     assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("is_link", [True, False])
+def test_install_finds_its_files_through_a_link_or_says_that_they_are_missing(tmp_path: Path, is_link: bool) -> None:
+    program = manifests.REPOSITORY / "install.sh"
+    link = tmp_path / "install.sh"
+    link.symlink_to(program)
+    command = [str(link), "--component"] if is_link else ["bash", "-s", "--", "--component"]
+    done = subprocess.run(
+        command, cwd=tmp_path, input=program.read_text(), capture_output=True, text=True, timeout=30, check=False
+    )
+    missing = (
+        f"error: install.sh needs the files next to it, and {tmp_path} has no config/: run it in a checkout of gpushare"
+    )
+    assert (done.returncode, done.stderr) == (
+        1, "error: --component needs a value: see ./install.sh --help\n" if is_link else f"{missing}\n"
+    )  # fmt: skip
+
+
+# A kubectl in a cluster with gpushare and the component `mps`, which fails as the test wants and notes what it is told.
+KUBECTL = """#!/bin/bash
+printf '%s\\n' "$*" >>"$CALLS"
+[[ "$*" != $FAILS ]] || { echo 'the connection was refused' >&2; exit 1; }
+case "$1 $2" in
+  'get daemonset') echo mps ;;
+  'create --dry-run=client') printf '%s\\n' daemonset.apps/gpushare-mps namespace/gpushare-system customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io ;;
+esac
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails", "flags", "sentence"),
+    [
+        ("get daemonset*", (), "the installed components could not be read: name them with --component"),
+        ("get daemonset*", ("--without-component", "mps"), "the installed components could not be read"),
+        ("create --dry-run=client*/manifests.yaml*", ("--without-component", "mps"), "nothing was changed: the objects of"),
+        ("get daemonset*", ("--component", "mps"), ""),
+    ],
+)  # fmt: skip
+def test_components_that_cannot_be_read_or_listed_are_not_removed(
+    tmp_path: Path, fails: str, flags: tuple[str, ...], sentence: str
+) -> None:
+    kubectl, calls = tmp_path / "kubectl", tmp_path / "calls"
+    kubectl.write_text(KUBECTL)
+    kubectl.chmod(0o755)
+    done = install(*QUICKLY, *flags, path=str(tmp_path), more={"CALLS": str(calls), "FAILS": fails})
+    assert done.returncode == bool(sentence)
+    assert not sentence or f"error: {sentence}" in done.stderr
+    words = [line.split()[0] for line in calls.read_text().splitlines()]
+    assert "delete" not in words
+    assert ("apply" in words) == (not sentence)
 
 
 @pytest.mark.slow

@@ -101,6 +101,15 @@ def test_components_apply_alone_and_all_together(overlay: ModuleType, tmp_path: 
     assert "cdi" in volumes
 
 
+def test_components_follow_those_that_they_patch_in_any_order_of_the_arguments(
+    overlay: ModuleType, tmp_path: Path
+) -> None:
+    names = ["driver-memory", "deny-unregistered", "runtime-class", "mps", "driver-root", "cdi", "openshift"]
+    overlay.write(tmp_path, overlay.Wanted(components=names, pushed=tmp_path / "none"))
+    document = json.loads((tmp_path / "kustomization.yaml").read_text())
+    assert document["components"] == [f"config/components/{name}" for name in reversed(names)]
+
+
 @pytest.mark.apiserver
 def test_a_kubelet_directory_changes_only_host_paths(overlay: ModuleType, tmp_path: Path) -> None:
     before, after = tmp_path / "before", tmp_path / "after"

@@ -55,6 +55,7 @@ def test_a_key_that_has_no_effect_alone_is_rejected(cluster: Cluster, key: str) 
     sentence = cluster.refused(pod("bare", **{key.removeprefix(contract.PREFIX): "x"}), user=USER)
     assert f"{key} alone does not request a share of a GPU: " in sentence
     assert f"add {contract.REQUEST}" in sentence
+    assert ("did you mean" in sentence) == (key not in contract.REQUEST_KEYS)
 
 
 @pytest.mark.parametrize(

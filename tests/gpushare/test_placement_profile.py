@@ -66,6 +66,7 @@ def test_empty_config_map_gives_the_defaults() -> None:
         {"mix": "[]"},
         {"mix": "[" * 100_000},
         {"mix": '{"pods": 9, "classes": [{}]}'},
+        *({"mix": f'{{"pods": {pods}, "classes": []}}'} for pods in ("Infinity", "1e999", "NaN", "-1", "2.5", f"-1{'0' * 400}")),
         {"mix": '{"pods": 60, "gpus": 8, "classes": []}'},  # without the GPUs of the largest node
         {"mix": '{"pods": 9, "classes": [{"gpus": "1"}]}'},
         {"mix": PlacementProfile(mix=Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)).data()["mix"].replace("1.0", "-1.0")},

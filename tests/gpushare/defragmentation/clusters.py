@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpushare import contract, ledger
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, Isolation
 from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.moves import DefragPlan
@@ -35,9 +35,14 @@ def node_manifest(name: str, *, gpus: int = 2) -> dict[str, Any]:
     }
 
 
-def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) -> World:
-    """Return nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), and an unhealthy node."""
-    gpu_nodes = {f"n{number}": builders.node(f"n{number}", gpus=gpus) for number in range(nodes)}
+def cluster(
+    *placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2, kind: Isolation = Isolation.ARBITER
+) -> World:
+    """Return nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), and an unhealthy node.
+
+    kind: of all GPUs and shares.
+    """
+    gpu_nodes = {f"n{number}": builders.node(f"n{number}", gpus=gpus, isolations=(kind,)) for number in range(nodes)}
     gpu_nodes["sick"] = builders.node("sick", gpus=gpus, healthy=False)
     for manifest, where in placed:
         name, _, indices = where.partition("/")
@@ -46,9 +51,11 @@ def cluster(*placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2) 
             manifest["metadata"]["name"],
             *(f"GPU-{name}-{index}" for index in indices.split(",")),
             request=share.request_percent,
+            limit=share.limit_percent,
             memory_gib=share.memory.on(80 * builders.GIB) // builders.GIB,
             pod_name=manifest["metadata"]["name"],
             uid=manifest["metadata"]["uid"],
+            isolation=kind,
         )
         gpu_nodes[name] = ledger.reserve(gpu_nodes[name], entry)
         put(manifest, entry, name)

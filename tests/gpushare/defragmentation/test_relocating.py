@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from gpushare.defragmentation import relocating
+from gpushare.allocation import Isolation
+from gpushare.defragmentation import leaving, relocating
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
 from gpushare.defragmentation.relocating import Chains
@@ -43,6 +44,19 @@ def test_waiting_pod_is_admitted_and_the_rest_get_a_reason() -> None:
     assert moved(plan) == [("a", "n0/0", "n1/0")]
     assert [(step.name, step.gpus, len(step.moves)) for step in plan.steps] == [("first", "n0/0", 1), ("second", "", 0)]
     assert plan.steps[1].reason
+
+
+@pytest.mark.parametrize("kind", [Isolation.MPS, Isolation.ARBITER])
+def test_pods_with_auto_move_wherever_one_of_their_kinds_has_room(kind: Isolation) -> None:
+    def auto(request: str) -> dict[str, str]:
+        return {"request": request, "limit": request, "isolation": "auto"}
+
+    placed = (owned("a", **auto("0.25")), "n0/0"), (owned("b", **auto("0.5")), "n1/0")
+    plan = relocating.plan(cluster(*placed, nodes=2, gpus=1, kind=kind), [waits("w", **auto("0.9"))], NONE, max_moves=5)
+    assert moved(plan) == [("a", "n0/0", "n1/0")]
+    assert [(step.name, step.gpus) for step in plan.steps] == [("w", "n0/0")]
+    opened = leaving.options(Movable(cluster(*placed, nodes=2, gpus=1, kind=kind), NONE), waits("w", **auto("0.75"))[1])
+    assert [[mover.entry.id for mover in option.leaving] for option in opened] == [["b"]]
 
 
 def test_each_pod_takes_the_place_of_the_next() -> None:

@@ -39,6 +39,7 @@ def test_directory_is_read_as_kubectl_does(tmp_path: Path) -> None:
     for name in ("b.yaml", "a.yml", "c.json", "notes.txt"):
         (tmp_path / name).write_text(DEPLOYMENT.replace("name: web", f"name: {name[0]}") if name[0] != "n" else "[")
     (tmp_path / "deeper").mkdir()
+    (tmp_path / "folder.yaml").mkdir()
     (tmp_path / "deeper" / "d.yaml").write_text("[")
     read = pod_files.read(str(tmp_path), namespace="team")
     assert [manifest.name for manifest in read if manifest.count == 3] == [f"Deployment/{name}" for name in "abc"]

@@ -1,0 +1,41 @@
+# shellcheck shell=bash
+# Which components ./install.sh keeps, and which objects it removes: install.sh sources this file.
+# shellcheck disable=SC2154  # install.sh sets the variables of the command line
+set -euo pipefail
+
+# Adds the components of the last installation, which the agent's DaemonSet names.
+keep_components() {
+  local name installed kept=''
+  if ! installed="$(kubectl get daemonset --namespace "$NAMESPACE" gpushare-agent --ignore-not-found \
+    --output 'jsonpath={.metadata.annotations.gpushare\.io/components}')"; then
+    [[ ${#without[@]} -eq 0 && " ${overlay[*]}" == *" --component "* ]] ||
+      fail 'the installed components could not be read: name them with --component'
+    return 0
+  fi
+  for name in "${without[@]}"; do
+    [[ " $installed " == *" $name "* ]] || fail "--without-component $name: the cluster has ${installed:-no component}"
+  done
+  for name in $installed; do
+    if [[ " ${without[*]} " == *" $name "* || " ${overlay[*]} " == *" --component $name "* ]]; then continue; fi
+    kept+=" $name" overlay+=(--component "$name")
+  done
+  [[ -z $kept ]] || say "Components of the last installation that stay:$kept. To remove one: --without-component NAME."
+}
+
+# Lists the objects that only components in `without` have; never the namespace or the ledger's CRD.
+list_removed() {
+  local file
+  [[ ${#without[@]} -gt 0 ]] || return 0
+  render old "${overlay[@]}" "${without[@]/#/--component=}"
+  # Through files, because bash ignores the exit code of a process substitution.
+  for file in old manifests; do
+    kubectl create --dry-run=client --filename "$scratch/$file.yaml" --output name | sort >"$scratch/$file.names" ||
+      fail 'nothing was changed: the objects of the components to remove could not be listed, see above'
+  done
+  comm -23 "$scratch/old.names" "$scratch/manifests.names" >"$scratch/removed"
+  mapfile -t removed < <(sed -E '/^(namespace|customresourcedefinition)[./]/d' "$scratch/removed")
+}
+
+remove_components() {
+  [[ ${#removed[@]} -eq 0 ]] || kubectl delete --ignore-not-found --namespace "$NAMESPACE" "$@" "${removed[@]}"
+}
