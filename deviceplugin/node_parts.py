@@ -89,7 +89,7 @@ class HardwareParts:
             changed=cluster.wake.all,
         )
         self.mps_shares = shares.MpsShares(
-            self.mps_daemons, node=cluster.known_node, fractional=self._fractional, changed=cluster.wake.all
+            self.mps_daemons, node=cluster.gpunode.now, fractional=self._fractional, changed=cluster.wake.all
         )
         self.observation = observation.Observation(
             driver,

@@ -41,6 +41,7 @@ _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
 SetComputeMode = Callable[[str, bool], Awaitable[None]]  # may raise any exception with a sentence
+IsUsed = Callable[[str], Awaitable[bool]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -300,16 +301,22 @@ class Daemons:
                 self._daemons[spec.name] = daemon
                 self._changed()
 
-    async def stop(self, name: str, *, for_shares: bool = False) -> None:
-        """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError."""
-        async with self._locks[name]:
-            await self._stop(name, for_shares=for_shares)
+    async def stop(self, name: str, *, for_shares: bool = False, is_used: IsUsed | None = None) -> None:
+        """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError.
 
-    async def _stop(self, name: str, *, for_shares: bool) -> None:
+        is_used: asked last of all, while no other start or stop goes on; a daemon in use is left as it is.
+        """
+        async with self._locks[name]:
+            await self._stop(name, for_shares=for_shares, is_used=is_used)
+
+    async def _stop(self, name: str, *, for_shares: bool, is_used: IsUsed | None) -> None:
+        files = self.files(name)
+        if name not in self._daemons and not any(sign.exists() for sign in (files.started, files.pid_file)):
+            return
+        if is_used is not None and await is_used(name):
+            return
         daemon = self._daemons.pop(name, None)
         if daemon is None:
-            if not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
-                return
             unknown = steps.MpsGpu(name, index=0, memory_bytes=0, replicas=1)
             daemon = self._daemon(steps.Spec(name, (unknown,), for_shares=for_shares))
         await daemon.detach()
@@ -324,6 +331,20 @@ class Daemons:
     def knows(self, name: str) -> bool:
         """Whether this daemon was started and not stopped, whether or not it runs now."""
         return name in self._daemons
+
+    async def may_run(self, name: str) -> bool:
+        """Whether a daemon of this name runs, also a former agent's, as far as its PID file and the keeper tell."""
+        return await asyncio.to_thread(self._may_run, self.files(name))
+
+    def _may_run(self, files: DaemonFiles) -> bool:
+        try:
+            process = supervisor.find_process(files, supervisor.starter(self.program))
+        except ProcessLookupError:
+            return False
+        if process is None:
+            return os.path.lexists(files.pid_file)
+        os.close(process.pidfd)
+        return True
 
     def server_failures(self, name: str) -> int:
         """Return how many servers of this daemon have failed so far."""
