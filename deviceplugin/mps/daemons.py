@@ -16,12 +16,11 @@ import re
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import steps, supervisor
+from deviceplugin.mps import pipe, steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
 from gpushare.cluster import retrying
@@ -151,28 +150,35 @@ class MpsDaemon:
             return 0
 
     async def _start(self, *, multi_user: bool) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        # Clients may have put anything there, and the daemon would open it.
+        try:
             pidfd = await self._pidfd()
+        except ProcessLookupError:
+            await asyncio.to_thread(pipe.empty, self.files.pipe)
+        else:
             if pidfd is None:
-                self._forget()  # a client may have put anything there, and the daemon would open it
+                await asyncio.to_thread(pipe.remove, self.files.pid_file)
             else:
                 os.close(pidfd)
         await self._control.start(multi_user=multi_user)
 
-    async def _quit(self) -> None:
+    async def _quit(self, *, hangs: bool = False) -> None:
+        """Stop the daemon, and empty its pipe directory. hangs: whether it has not answered for long."""
         try:
             pidfd = await self._pidfd()
         except ProcessLookupError:
             pidfd = None  # a client may have changed the PID: the pipe shows whether it runs
         try:
-            with contextlib.suppress(ControlError):
-                await self._control.send("quit")
-            if pidfd is not None and not await _ended(pidfd, STOP_SECONDS):
+            is_asked = pidfd is None or not hangs
+            if is_asked:
+                with contextlib.suppress(ControlError):
+                    await self._control.send("quit")
+            if pidfd is not None and not (is_asked and await _ended(pidfd, STOP_SECONDS)):
                 logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await _ended(pidfd, STOP_SECONDS)
-            self._forget()
+            await asyncio.to_thread(pipe.empty, self.files.pipe)
         finally:
             if pidfd is not None:
                 os.close(pidfd)
@@ -196,7 +202,7 @@ class MpsDaemon:
                 silences = 0 if await self._control.answers() else silences + 1
                 if silences == MAX_SILENCES:
                     # A hung daemon would block the pipe of the next one.
-                    await self._quit()
+                    await self._quit(hangs=True)
                     return "it did not answer"
         finally:
             if pidfd is not None:
@@ -206,19 +212,12 @@ class MpsDaemon:
         """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
         try:
             process = await asyncio.to_thread(
-                lambda: supervisor.find_process(self.files, supervisor.starter(self._control.program))
+                lambda: pipe.find_process(self.files, supervisor.starter(self._control.program))
             )
-        except ProcessLookupError:
-            self._forget()
+        except ProcessLookupError:  # or a client has changed the PID
+            await asyncio.to_thread(pipe.remove, self.files.pid_file)
             raise
         return process.pidfd if process is not None else None
-
-    def _forget(self) -> None:
-        """Remove the PID file, or what a client has put in its place."""
-        try:
-            self.files.pid_file.unlink(missing_ok=True)
-        except IsADirectoryError:
-            self.files.pid_file.rename(self.files.pipe / f".{uuid.uuid4().hex}")
 
     def _forward_log(self) -> None:
         if self._log_position is None:
@@ -333,18 +332,8 @@ class Daemons:
         return name in self._daemons
 
     async def may_run(self, name: str) -> bool:
-        """Whether a daemon of this name runs, also a former agent's, as far as its PID file and the keeper tell."""
-        return await asyncio.to_thread(self._may_run, self.files(name))
-
-    def _may_run(self, files: DaemonFiles) -> bool:
-        try:
-            process = supervisor.find_process(files, supervisor.starter(self.program))
-        except ProcessLookupError:
-            return False
-        if process is None:
-            return os.path.lexists(files.pid_file)
-        os.close(process.pidfd)
-        return True
+        """Whether a daemon of this name runs, also a former agent's, as far as can be known."""
+        return await asyncio.to_thread(lambda: pipe.may_run(self.files(name), supervisor.starter(self.program)))
 
     def server_failures(self, name: str) -> int:
         """Return how many servers of this daemon have failed so far."""
@@ -359,7 +348,7 @@ class Daemons:
         starter, pids = supervisor.starter(self.program), set()
         for path in self.root.glob("*/"):
             with contextlib.suppress(ProcessLookupError):
-                process = supervisor.find_process(self.files(path.name), starter) if path.is_dir() else None
+                process = pipe.find_process(self.files(path.name), starter) if path.is_dir() else None
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)
