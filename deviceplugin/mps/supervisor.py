@@ -28,6 +28,7 @@ SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
 MAX_BYTES: Final = 1 << 20  # per line
+MAX_OUTPUT_BYTES: Final = 1 << 17  # six times as many characters in JSON, at most
 DESCRIPTION: Final = (
     "`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's. It "
     "has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to "
@@ -130,13 +131,30 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
         )
     except OSError as error:
         return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver; give its full path")
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
     try:
-        output, _ = await process.communicate(call.commands.encode())
+        process.stdin.write(call.commands.encode())
+        process.stdin.close()
+        output = await _first_bytes(process.stdout, MAX_OUTPUT_BYTES + 1)
+        if len(output) > MAX_OUTPUT_BYTES:
+            process.kill()
+            while await process.stdout.read(MAX_OUTPUT_BYTES):  # else `wait` never returns
+                pass
+            why = "a client may have replaced the daemon's socket: end the GPU's clients"
+            return CallResult(problem=f"answered more than {MAX_OUTPUT_BYTES >> 10} KiB: {why}")
+        await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
+
+
+async def _first_bytes(reader: asyncio.StreamReader, most: int) -> bytes:
+    output = b""
+    while len(output) < most and (part := await reader.read(most - len(output))):
+        output += part
+    return output
 
 
 async def _run_by_keeper(keeper: Path, call: DaemonCall) -> CallResult:

@@ -79,6 +79,19 @@ async def test_a_missing_keeper_is_an_error(short_path: Path) -> None:
         await supervisor.start()
 
 
+async def test_an_endless_answer_is_not_kept(tmp_path: Path) -> None:
+    """Root in a client's container can answer in the daemon's place."""
+    program = tmp_path / "control"
+    program.write_text("#!/bin/sh\nexec yes\n")
+    program.chmod(0o755)
+    outcome = await supervisor.run(program, supervisor.DaemonCall((), {}, "get_server_list\n"))
+    assert outcome.problem.startswith("answered more than 128 KiB: ")
+    program.write_text("#!/bin/sh\nhead -c 100000 /dev/zero\n")
+    outcome = await supervisor.run(program, supervisor.DaemonCall((), {}, "get_server_list\n"))
+    assert outcome.output == "\0" * 100_000
+    assert len(supervisor.encode(outcome)) < supervisor.MAX_BYTES
+
+
 def test_a_call_is_decoded_as_it_was_encoded() -> None:
     call = supervisor.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
     assert supervisor.decode(supervisor.encode(call)) == call
