@@ -54,18 +54,16 @@ class Control:
         self._environment = dict(environment)
 
     async def start(self, *, multi_user: bool = False) -> None:
-        """Start the daemon in the background. Raises ControlError.
-
-        multi_user: serve all users at once. A program or a keeper that is too old for that serves one after another.
-        """
-        if multi_user:
-            try:
-                await self._run(_MULTI_USER, "")
-            except ControlError as error:
-                logger.warning("MPS serves one user at a time", extra={"err": str(error)})
-            else:
-                return
-        await self._run(("-d",), "")
+        """Start the daemon in the background. Raises ControlError. multi_user: serve all users at once."""
+        try:
+            await self._run(_MULTI_USER if multi_user else ("-d",), "")
+        except ControlError as error:
+            if not multi_user:
+                raise
+            remedy = (
+                f"if the keeper is of an older release, delete its pod; {_MULTI_USER[1]} needs a driver that has it"
+            )
+            raise ControlError(f"{error}: {remedy}") from error
 
     async def send(self, command: str) -> str:
         """Send a command and return the daemon's answer. Raises ControlError."""

@@ -92,6 +92,21 @@ async def test_an_endless_answer_is_not_kept(tmp_path: Path) -> None:
     assert len(supervisor.encode(outcome)) < supervisor.MAX_BYTES
 
 
+async def test_an_older_keeper_serves_no_shares(short_path: Path) -> None:
+    """It is replaced by hand, so it may be of another release than the agent; one user at a time would be no share."""
+    refusal = supervisor.encode(supervisor.CallResult(problem="was not run: it is not a call that agents make"))
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(refusal if b"multiuser" in await reader.readline() else supervisor.encode(supervisor.CallResult()))
+        writer.close()
+
+    async with await asyncio.start_unix_server(refuse, short_path / "keeper.sock"):
+        control = Control(short_path / "keeper.sock", {})
+        await control.start()
+        with pytest.raises(ControlError, match="if the keeper is of an older release, delete its pod"):
+            await control.start(multi_user=True)
+
+
 def test_a_call_is_decoded_as_it_was_encoded() -> None:
     call = supervisor.DaemonCall(("-d",), {"CUDA_MPS_PIPE_DIRECTORY": "/x"}, "quit\n")
     assert supervisor.decode(supervisor.encode(call)) == call
