@@ -88,9 +88,10 @@ def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
     """Return the processes that certainly bypassed their share's limits.
 
     A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
-    our rules until the records were lost. Neither is killed.
+    our rules until the records were lost. Which processes are MPS clients, a daemon says through a socket that clients
+    can replace. None of these are killed.
     """
-    bypassing = audit.in_state(*BYPASSING)
+    bypassing = (process for process in audit.in_state(*BYPASSING) if process.reason != NOT_A_CLIENT)
     return [process for process in bypassing if process.container and not process.process.orphaned]
 
 

@@ -353,7 +353,7 @@ def test_registered_process_that_is_no_client_of_its_gpus_mps_daemon_is_unlimite
     others = as_client(process(), clients={A: frozenset({8})})
     assert state(others) == (LimitState.UNLIMITED, process_limits.NOT_A_CLIENT)
     assert judge(others, looks=1).processes[0].state is LimitState.UNJUDGED
-    assert [audited.process.pid for audited in process_limits.processes_to_kill(judge(others))] == [7]
+    assert process_limits.processes_to_kill(judge(others)) == [], "clients can answer in the daemon's place"
     (share,) = [share for share in judge(others).shares if share.pod == "trainer" and share.gpu == A]
     assert share.reason == "python3 (7) bypassed its limits"
 
