@@ -119,7 +119,7 @@ class HardwareParts:
         return self.observation.hardware_gpus
 
     def _fractional(self) -> frozenset[str]:
-        """Return the UUIDs of the GPUs that are in mode fractional and stay so."""
+        """Return the UUIDs of the GPUs that are in mode fractional, also closed ones."""
         there = self.state.in_force.value
         return frozenset(
             uuid for uuid, now in there.assignments.items() if now is not None and now.mode is Mode.FRACTIONAL

@@ -195,8 +195,15 @@ class Auditor:
         self._overheads.update(measured.readings, measured.silent)
         kinds = {gpu.uuid: self.contexts.kind(gpu) for gpu in gpus}
         learned = collections.defaultdict[str, list[int]](list)
-        for (uuid, _), context_bytes in self._overheads.learned.items():
-            if uuid in kinds:  # not a MIG device, whose contexts are smaller
+        in_space = {
+            (grant.uuid, (member.pid, member.start_ticks))
+            for share in self.arbiter.shares.all()
+            for grant in (share.tenant.grants if share.tenant.isolation is Isolation.MPS else ())
+            for member in share.members.values()
+        }
+        for (uuid, identity), context_bytes in self._overheads.learned.items():
+            # Not of MIG devices, which are not among the kinds, nor of MPS clients: their contexts are smaller.
+            if uuid in kinds and (uuid, identity) not in in_space:
                 learned[kinds[uuid]].append(context_bytes)
         self.contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self.arbiter.shares.all():
