@@ -221,7 +221,7 @@ class ShareStart:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
     async def _mps(self, holder: tenant.StartingContainer) -> answer.MpsPaths | None:
-        """Return what an MPS client gets, or None for another isolation. Raises AllocateRefusedError, for the next try."""
+        """Return what an MPS client gets; None for another isolation. Raises AllocateRefusedError, for the next try."""
         if holder.isolation is not Isolation.MPS:
             return None
         files = await self.mps(holder.uuids[0])
