@@ -121,7 +121,7 @@ class MpsDaemon:
             case steps.MakeDirectory(path, mode):
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(mode)
-                if path == self.files.pipe and _SELINUX.exists():
+                if path in {self.files.pipe, self.files.shm} and _SELINUX.exists():
                     os.setxattr(path, "security.selinux", _SELINUX_LABEL)
             case steps.RunDaemon(_, multi_user):
                 if not await self._control.answers():

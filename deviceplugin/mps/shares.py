@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Final
@@ -104,10 +103,10 @@ class MpsShares:
         return {uuid: problem for uuid in sorted(self._wanted() or ()) if (problem := self.problem(uuid))}
 
     def can_share(self, gpu: HardwareGpu, compute_capability: tuple[int, int]) -> bool:
-        """Whether shares with this isolation can be on this GPU, as far as GPU and MPS program are concerned."""
-        program = self._daemons.program
-        usable = program.is_socket() or (program.is_file() and os.access(program, os.X_OK))
-        return usable and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
+        """Whether shares with this isolation can be on this GPU, as far as GPU and keeper are concerned."""
+        # A daemon that the agent starts without a keeper ends with it, and all clients with that.
+        is_kept = self._daemons.program.is_socket()
+        return is_kept and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
 
     async def clients(self, uuid: str) -> frozenset[int] | None:
         """Return the PIDs of a daemon's clients; None if it does not say."""

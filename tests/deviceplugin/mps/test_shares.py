@@ -20,6 +20,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.mps import keepers
 from tests.deviceplugin.mps.programs import clients
 from tests.interposer import container
 from tests.programs import Parameters, command
@@ -228,7 +229,7 @@ esac
 
 
 @pytest.fixture
-async def scripted(tmp_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
+async def scripted(tmp_path: Path, short_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
     """A running daemon with two clients, and the directory of its log."""
     program = tmp_path / "control"
     program.write_text(CONTROL)
@@ -237,14 +238,17 @@ async def scripted(tmp_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
     async def exclusive(uuid: str, exclusive: bool) -> None:
         raise AssertionError(uuid, exclusive)
 
-    daemons = Daemons(root=tmp_path / "mps", program=program, set_exclusive=exclusive)
+    socket = short_path / "keeper.sock"
+    daemons = Daemons(root=tmp_path / "mps", program=socket, set_exclusive=exclusive)
     share = GivenShare(("main",), ("GPU-1",), 50, 50, LIMIT)
     entry = Allocation("a", PodRef("ml", "trainer"), (share,), labels=Labels(isolation=Isolation.MPS))
     node = GpuNode("node-a", allocations=(entry,))
     made = MpsShares(daemons, node=lambda: node, fractional=lambda: frozenset({"GPU-1"}), clock=lambda: 0.0)
-    await made.step()
-    yield made, made.files("GPU-1").log
-    await daemons.stop("GPU-1", for_shares=True)
+    async with keepers.running(socket, program):
+        await made.step()
+        yield made, made.files("GPU-1").log
+        await daemons.stop("GPU-1", for_shares=True)
+    assert not made.can_share(HardwareGpu("GPU-2", 1), (8, 0)), "without a keeper, no agent could be replaced"
 
 
 async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(

@@ -13,8 +13,8 @@ import pytest
 from deviceplugin.mps import steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
-from gpushare.daemon import lifecycle
 from tests.deviceplugin import simulated
+from tests.deviceplugin.mps import keepers
 
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -25,14 +25,8 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 0, 40 << 30, 4),))
 async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
     """Yield the socket of a running keeper."""
     path = short_path / "mps" / "keeper.sock"
-    daemon = lifecycle.Daemon()
-    serving = asyncio.create_task(supervisor.serve(path, PROGRAM, daemon))
-    async with asyncio.timeout(10):
-        while not path.exists():  # noqa: ASYNC110 - it tells nobody here
-            await asyncio.sleep(0.01)
-    yield path
-    daemon.stop("the test is over")
-    await serving
+    async with keepers.running(path, PROGRAM):
+        yield path
     assert not path.exists()
 
 
