@@ -88,7 +88,7 @@ class HardwareParts:
             changed=cluster.wake.all,
         )
         self.mps_shares = shares.MpsShares(
-            self.mps_daemons, node=cluster.known_node, fractional=self._fractional, changed=cluster.wake.all
+            self.mps_daemons, node=cluster.gpunode.now, fractional=self._fractional, changed=cluster.wake.all
         )
         self.observation = observation.Observation(
             driver,
@@ -122,7 +122,7 @@ class HardwareParts:
         return self.observation.hardware_gpus
 
     def _fractional(self) -> frozenset[str]:
-        """Return the UUIDs of the GPUs that are in mode fractional and stay so."""
+        """Return the UUIDs of the GPUs that are in mode fractional, also closed ones."""
         there = self.state.in_force.value
         return frozenset(
             uuid for uuid, now in there.assignments.items() if now is not None and now.mode is Mode.FRACTIONAL

@@ -63,15 +63,17 @@ VOLUME_MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 ENV_IMEX: Final = "NVIDIA_IMEX_CHANNELS"
 ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
+ENV_MPS_PERCENT: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 SHM: Final = "/dev/shm"  # noqa: S108 - where CUDA looks for it
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MpsPaths:
-    """The host paths of an MPS daemon's pipe and of its clients' shared memory."""
+    """The host paths of an MPS daemon's pipe and of its clients' shared memory. percent: of the multiprocessors."""
 
     pipe: str
     shm: str
+    percent: int = 100
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -208,7 +208,10 @@ class ShareLedgers:
         made = share is None
         share = ShareLedger.make(tenant) if share is None else share
         # Records lack these.
-        share.tenant = dataclasses.replace(share.tenant, group=tenant.group, isolation=tenant.isolation)
+        was = share.tenant
+        share.tenant = dataclasses.replace(was, group=tenant.group, isolation=tenant.isolation)
+        if share.tenant.enforced != was.enforced:
+            share.limits.write(share.tenant.enforced)
         try:
             self.expect_contexts(share)
             slot = share.slot_of(who)

@@ -66,7 +66,7 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartingContainer:
-    """A container that is about to start: its pod, its GPUs, and its RuntimeClass (empty for none)."""
+    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit."""
 
     namespace: str
     pod: str
@@ -74,6 +74,7 @@ class StartingContainer:
     runtime_class: str = ""
     pod_uid: str = ""
     isolation: Isolation = Isolation.ARBITER
+    limit_percent: int = 100
 
 
 class Missing(enum.Enum):
@@ -155,6 +156,7 @@ def find_by_name(
         pod.runtime_class(known[-1]),
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
+        limit_percent=share.limit_percent,
     )
 
 

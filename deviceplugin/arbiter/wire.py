@@ -30,8 +30,6 @@ _SIZES: Final = {
     **dict.fromkeys(LEASE_MESSAGES, _HEADER.size + _LEASE.size),
 }
 KNOWN: Final = frozenset(_SIZES)
-
-
 # The isolations that a library must know of, from version ISOLATION_VERSION on.
 ISOLATION_VERSION: Final = 3
 ISOLATIONS: Final = {Isolation.MPS: contract.ISOLATION_MPS, Isolation.NONE: contract.ISOLATION_NONE}

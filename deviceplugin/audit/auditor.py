@@ -92,6 +92,7 @@ class Auditor:
         self._checked_at: float | None = None
         self._compared_from: float | None = None
         self._scans = 0
+        self._silent = frozenset[str]()  # MPS daemons that did not list their clients
         self.audit = NodeAudit()
         self.conditions: tuple[Condition, ...] = ()
 
@@ -139,13 +140,17 @@ class Auditor:
             if share.tenant.key in there
         )
         self._compare(now, measured.used, shares)
+        clients = await self._mps_clients(shares)
         seen = dataclasses.replace(
             seen,
             shares=shares,
             overuse=self._excess.overuse,
             walls=tuple(self.walls()),
-            mps_clients=await self._mps_clients(shares),
-            problems=(*seen.problems, *self._mps_problems()),
+            mps_clients={uuid: listed for uuid, listed in clients.items() if listed is not None},
+            problems=(
+                *seen.problems,
+                *self._mps_problems(frozenset(uuid for uuid in clients if clients[uuid] is None)),
+            ),
         )
         node, pods = self.node(), tuple(self.pods())
         suspects = self.audit.suspects
@@ -153,17 +158,23 @@ class Auditor:
         await self.arbiter.report()
         await self._report_troubles()
 
-    async def _mps_clients(self, shares: Iterable[SeenShare]) -> dict[str, frozenset[int]]:
-        """Return the PIDs of the clients of each MPS daemon that lists them."""
-        of_mps = {grant.uuid for share in shares if _is_mps(share) for grant in share.tenant.grants}
-        listed = {uuid: await self.mps.clients(uuid) for uuid in of_mps} if self.mps is not None else {}
-        return {uuid: clients for uuid, clients in listed.items() if clients is not None}
+    async def _mps_clients(self, shares: Iterable[SeenShare]) -> dict[str, frozenset[int] | None]:
+        """Return the PIDs of the clients of each MPS daemon that has shares; None if it does not list them."""
+        if self.mps is None:
+            return {}
+        uuids = sorted({grant.uuid for share in shares if _is_mps(share) for grant in share.tenant.grants})
+        return dict(zip(uuids, await asyncio.gather(*map(self.mps.clients, uuids)), strict=True))
 
-    def _mps_problems(self) -> tuple[Problem, ...]:
-        problems = self.mps.problems() if self.mps is not None else {}
-        return tuple(
-            Problem(f"the MPS daemon of {uuid} takes no new client: {why}", blind=False)
-            for uuid, why in problems.items()
+    def _mps_problems(self, silent: frozenset[str]) -> tuple[Problem, ...]:
+        """Return the problems of the MPS daemons. silent: those that do not list their clients now."""
+        refusing = self.mps.problems() if self.mps is not None else {}
+        again, self._silent = self._silent & silent, silent  # a single missed answer may only mean a busy CPU
+        return (
+            *(
+                Problem(f"the MPS daemon of {uuid} takes no new client: {refusing[uuid]}", blind=False)
+                for uuid in refusing
+            ),
+            *(Problem(f"the MPS daemon of {uuid} does not list its clients") for uuid in sorted(again)),
         )
 
     def _publish(self, audit: NodeAudit) -> None:
@@ -184,8 +195,15 @@ class Auditor:
         self._overheads.update(measured.readings, measured.silent)
         kinds = {gpu.uuid: self.contexts.kind(gpu) for gpu in gpus}
         learned = collections.defaultdict[str, list[int]](list)
-        for (uuid, _), context_bytes in self._overheads.learned.items():
-            if uuid in kinds:  # not a MIG device, whose contexts are smaller
+        in_space = {
+            (grant.uuid, (member.pid, member.start_ticks))
+            for share in self.arbiter.shares.all()
+            for grant in (share.tenant.grants if share.tenant.isolation is Isolation.MPS else ())
+            for member in share.members.values()
+        }
+        for (uuid, identity), context_bytes in self._overheads.learned.items():
+            # Not of MIG devices, which are not among the kinds, nor of MPS clients: their contexts are smaller.
+            if uuid in kinds and (uuid, identity) not in in_space:
                 learned[kinds[uuid]].append(context_bytes)
         self.contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self.arbiter.shares.all():

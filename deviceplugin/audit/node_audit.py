@@ -100,7 +100,7 @@ class LimitState(enum.StrEnum):
 
     LIMITED = "limited"  # registered with the arbiter
     UNLIMITED = "unlimited"  # in a share's container but not registered
-    MEMORY_LIMITED = "memory-limited"  # likewise, but the driver keeps its memory limit; nothing limits its compute
+    MEMORY_LIMITED = "memory-limited"  # its memory limit is kept, but nothing limits its compute
     FOREIGN = "foreign"  # on a fractional GPU without a share
     UNJUDGED = "unjudged"  # allowed there, or not decided yet
 

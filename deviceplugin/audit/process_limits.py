@@ -50,6 +50,7 @@ NOT_A_CLIENT: Final = (
     "its share has the isolation mps, but it is no client of its GPU's MPS daemon, so its compute is not limited"
 )
 _MAX_NAMED: Final = 5
+_STRENGTH: Final = (MemoryWall.NONE, MemoryWall.LIBRARY, MemoryWall.DRIVER)
 _REPORTED: Final = frozenset({*BYPASSING, LimitState.FOREIGN})
 
 _SharePlace = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
@@ -88,9 +89,10 @@ def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
     """Return the processes that certainly bypassed their share's limits.
 
     A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
-    our rules until the records were lost. Neither is killed.
+    our rules until the records were lost. Which processes are MPS clients, a daemon says through a socket that clients
+    can replace. None of these are killed.
     """
-    bypassing = audit.in_state(*BYPASSING)
+    bypassing = (process for process in audit.in_state(*BYPASSING) if process.reason != NOT_A_CLIENT)
     return [process for process in bypassing if process.container and not process.process.orphaned]
 
 
@@ -123,7 +125,7 @@ class _Processes:
             if clients is None or process.pid in clients:
                 return audited
             around = (of.tenant.allocation, of.tenant.share)
-            return dataclasses.replace(audited, state=LimitState.UNLIMITED, reason=NOT_A_CLIENT, place=around)
+            return dataclasses.replace(audited, state=LimitState.MEMORY_LIMITED, reason=NOT_A_CLIENT, place=around)
         holder = self._tenant(process.container) if process.container is not None else None
         state, reason = self._unregistered(process, holder)
         if state is not LimitState.UNLIMITED or not isinstance(holder, Tenant):
@@ -240,7 +242,7 @@ def _check_shares(
                 share,
                 in_force=not reason,
                 reason=reason or (memory if share.beyond_bytes else ""),
-                wall=MemoryWall.NONE if around[place] and share.wall is not MemoryWall.DRIVER else share.wall,
+                wall=min((share.wall, *(process.wall for process in around[place])), key=_STRENGTH.index),
             )
         )
     return tuple(shares), frozenset(waiting)
@@ -313,7 +315,8 @@ def _got_around(processes: Sequence[AuditedProcess]) -> str:
     names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
     more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
     if all(process.state is LimitState.MEMORY_LIMITED for process in processes):
-        return f"{names}{more} bypassed its compute limit; the driver keeps its memory limit"
+        wall = min((process.wall for process in processes), key=_STRENGTH.index)
+        return f"{names}{more} bypassed its compute limit; the {wall} keeps its memory limit"
     return f"{names}{more} bypassed its limits"
 
 

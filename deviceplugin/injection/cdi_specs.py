@@ -176,7 +176,11 @@ class Specs:
         if mps is not None:
             edits = dataclasses.replace(
                 edits,
-                environment=(f"{answer.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",),
+                # The library sets these too, but while other threads of the program may read the environment.
+                environment=(
+                    f"{answer.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",
+                    f"{answer.ENV_MPS_PERCENT}={mps.percent}",
+                ),
                 writable=((contract.CONTAINER_MPS_PIPE, mps.pipe), (answer.SHM, mps.shm)),
             )
         document = _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))

@@ -221,13 +221,13 @@ class ShareStart:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
     async def _mps(self, holder: tenant.StartingContainer) -> answer.MpsPaths | None:
-        """Return the paths of the MPS daemon, or None without one. Raises AllocateRefusedError, for the next try."""
+        """Return what an MPS client gets; None for another isolation. Raises AllocateRefusedError, for the next try."""
         if holder.isolation is not Isolation.MPS:
             return None
         files = await self.mps(holder.uuids[0])
         if isinstance(files, Refusal):
             raise plugin_service.AllocateRefusedError(files.reason)
-        return answer.MpsPaths(str(files.pipe), str(files.shm))
+        return answer.MpsPaths(str(files.pipe), str(files.shm), max(1, holder.limit_percent))
 
     async def _given(self, resource: str, device_ids: Sequence[str]) -> tuple[str, tenant.StartingContainer | Refusal]:
         """Find the UID of the pod of the container with these ids, or "", and the container's allocation."""

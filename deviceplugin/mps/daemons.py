@@ -16,12 +16,11 @@ import re
 import shutil
 import signal
 import time
-import uuid
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import steps, supervisor
+from deviceplugin.mps import pipe, steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
 from gpushare.cluster import retrying
@@ -41,6 +40,7 @@ _SELINUX: Final = Path("/sys/fs/selinux")
 _SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
 SetComputeMode = Callable[[str, bool], Awaitable[None]]  # may raise any exception with a sentence
+IsUsed = Callable[[str], Awaitable[bool]]
 
 
 @dataclasses.dataclass(eq=False)
@@ -121,7 +121,7 @@ class MpsDaemon:
             case steps.MakeDirectory(path, mode):
                 path.mkdir(parents=True, exist_ok=True)
                 path.chmod(mode)
-                if path == self.files.pipe and _SELINUX.exists():
+                if path in {self.files.pipe, self.files.shm} and _SELINUX.exists():
                     os.setxattr(path, "security.selinux", _SELINUX_LABEL)
             case steps.RunDaemon(_, multi_user):
                 if not await self._control.answers():
@@ -150,28 +150,35 @@ class MpsDaemon:
             return 0
 
     async def _start(self, *, multi_user: bool) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        # Clients may have put anything there, and the daemon would open it.
+        try:
             pidfd = await self._pidfd()
+        except ProcessLookupError:
+            await asyncio.to_thread(pipe.empty, self.files.pipe)
+        else:
             if pidfd is None:
-                self._forget()  # a client may have put anything there, and the daemon would open it
+                await asyncio.to_thread(pipe.remove, self.files.pid_file)
             else:
                 os.close(pidfd)
         await self._control.start(multi_user=multi_user)
 
-    async def _quit(self) -> None:
+    async def _quit(self, *, hangs: bool = False) -> None:
+        """Stop the daemon, and empty its pipe directory. hangs: whether it has not answered for long."""
         try:
             pidfd = await self._pidfd()
         except ProcessLookupError:
             pidfd = None  # a client may have changed the PID: the pipe shows whether it runs
         try:
-            with contextlib.suppress(ControlError):
-                await self._control.send("quit")
-            if pidfd is not None and not await _ended(pidfd, STOP_SECONDS):
+            is_asked = pidfd is None or not hangs
+            if is_asked:
+                with contextlib.suppress(ControlError):
+                    await self._control.send("quit")
+            if pidfd is not None and not (is_asked and await _ended(pidfd, STOP_SECONDS)):
                 logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await _ended(pidfd, STOP_SECONDS)
-            self._forget()
+            await asyncio.to_thread(pipe.empty, self.files.pipe)
         finally:
             if pidfd is not None:
                 os.close(pidfd)
@@ -195,7 +202,7 @@ class MpsDaemon:
                 silences = 0 if await self._control.answers() else silences + 1
                 if silences == MAX_SILENCES:
                     # A hung daemon would block the pipe of the next one.
-                    await self._quit()
+                    await self._quit(hangs=True)
                     return "it did not answer"
         finally:
             if pidfd is not None:
@@ -205,19 +212,12 @@ class MpsDaemon:
         """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
         try:
             process = await asyncio.to_thread(
-                lambda: supervisor.find_process(self.files, supervisor.starter(self._control.program))
+                lambda: pipe.find_process(self.files, supervisor.starter(self._control.program))
             )
-        except ProcessLookupError:
-            self._forget()
+        except ProcessLookupError:  # or a client has changed the PID
+            await asyncio.to_thread(pipe.remove, self.files.pid_file)
             raise
         return process.pidfd if process is not None else None
-
-    def _forget(self) -> None:
-        """Remove the PID file, or what a client has put in its place."""
-        try:
-            self.files.pid_file.unlink(missing_ok=True)
-        except IsADirectoryError:
-            self.files.pid_file.rename(self.files.pipe / f".{uuid.uuid4().hex}")
 
     def _forward_log(self) -> None:
         if self._log_position is None:
@@ -300,16 +300,22 @@ class Daemons:
                 self._daemons[spec.name] = daemon
                 self._changed()
 
-    async def stop(self, name: str, *, for_shares: bool = False) -> None:
-        """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError."""
-        async with self._locks[name]:
-            await self._stop(name, for_shares=for_shares)
+    async def stop(self, name: str, *, for_shares: bool = False, is_used: IsUsed | None = None) -> None:
+        """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError.
 
-    async def _stop(self, name: str, *, for_shares: bool) -> None:
+        is_used: asked last of all, while no other start or stop goes on; a daemon in use is left as it is.
+        """
+        async with self._locks[name]:
+            await self._stop(name, for_shares=for_shares, is_used=is_used)
+
+    async def _stop(self, name: str, *, for_shares: bool, is_used: IsUsed | None) -> None:
+        files = self.files(name)
+        if name not in self._daemons and not any(sign.exists() for sign in (files.started, files.pid_file)):
+            return
+        if is_used is not None and await is_used(name):
+            return
         daemon = self._daemons.pop(name, None)
         if daemon is None:
-            if not any(sign.exists() for sign in (self.files(name).started, self.files(name).pid_file)):
-                return
             unknown = steps.MpsGpu(name, index=0, memory_bytes=0, replicas=1)
             daemon = self._daemon(steps.Spec(name, (unknown,), for_shares=for_shares))
         await daemon.detach()
@@ -325,6 +331,10 @@ class Daemons:
         """Whether this daemon was started and not stopped, whether or not it runs now."""
         return name in self._daemons
 
+    async def may_run(self, name: str) -> bool:
+        """Whether a daemon of this name runs, also a former agent's, as far as can be known."""
+        return await asyncio.to_thread(lambda: pipe.may_run(self.files(name), supervisor.starter(self.program)))
+
     def server_failures(self, name: str) -> int:
         """Return how many servers of this daemon have failed so far."""
         return self._daemons[name].server_failures() if name in self._daemons else 0
@@ -338,7 +348,7 @@ class Daemons:
         starter, pids = supervisor.starter(self.program), set()
         for path in self.root.glob("*/"):
             with contextlib.suppress(ProcessLookupError):
-                process = supervisor.find_process(self.files(path.name), starter) if path.is_dir() else None
+                process = pipe.find_process(self.files(path.name), starter) if path.is_dir() else None
                 if process is not None:
                     os.close(process.pidfd)
                     pids.add(process.pid)

@@ -1,7 +1,8 @@
 """The MPS daemons of GPUs whose shares have the isolation mps: from a GPU's first such share to its last.
 
 The ledger decides, so an agent that restarts finds the same daemons wanted. It takes running ones over, because the end
-of a daemon ends all its clients. While the ledger is unknown, nothing is stopped.
+of a daemon ends all its clients. A daemon that may have clients is not stopped, whatever the ledger says: a deleted
+GPUNode comes back without its allocations.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import os
 import time
 from collections.abc import Callable
 from typing import Final
@@ -29,13 +29,14 @@ SECONDS: Final = 2.0  # between two comparisons with the ledger
 ANSWER_SECONDS: Final = 3.0  # for one question to a daemon, so that a hung one delays no audit
 MAX_SERVER_FAILURES: Final = 3  # within WINDOW_SECONDS; then the GPU gets no new clients
 WINDOW_SECONDS: Final = 60.0
+STARTING_SECONDS: Final = 60.0  # in which a container whose daemon is ready starts, and the ledger's copy has its share
 
 
 class MpsShares:
     """The daemons for shares. Only those of GPUs in mode fractional are touched.
 
-    node: the GPUNode as last seen; None while unknown. fractional: the UUIDs of the GPUs in that mode now. changed:
-    called when the result of `problems` has changed.
+    node: the GPUNode as last seen; None while unknown, or if there is none. fractional: the UUIDs of the GPUs in that
+    mode now. changed: called when the result of `problems` has changed.
     """
 
     def __init__(
@@ -50,6 +51,7 @@ class MpsShares:
         self._daemons, self._node, self._fractional, self._clock = daemons, node, fractional, clock
         self._changed, self._problems = changed, dict[str, str]()
         self._failures: dict[str, list[tuple[float, int]]] = {}  # by UUID: when, and how many servers had failed
+        self._asked: dict[str, float] = {}  # by UUID: when a container last asked for the daemon
 
     async def run(self) -> None:
         while True:
@@ -58,10 +60,9 @@ class MpsShares:
 
     async def step(self) -> None:
         """Start the daemons that shares need, and stop the others."""
-        node = self._node()
-        if node is None:
+        wanted = self._wanted()
+        if wanted is None:
             return
-        wanted = _gpus_with_clients(node) & self._fractional()
         for uuid in wanted:
             self._count_failures(uuid)
             if not self._daemons.knows(uuid):
@@ -69,7 +70,7 @@ class MpsShares:
         for uuid in self._fractional() - wanted:
             self._failures.pop(uuid, None)
             try:
-                await self._daemons.stop(uuid, for_shares=True)
+                await self._daemons.stop(uuid, for_shares=True, is_used=self._is_used)
             except (ControlError, OSError) as error:
                 logger.warning("An MPS daemon cannot be stopped", extra={"daemon": uuid, "err": str(error)})
         problems = self.problems()
@@ -79,6 +80,7 @@ class MpsShares:
 
     async def ready(self, uuid: str) -> DaemonFiles | Refusal:
         """Return the files of a GPU's daemon, started if it was not, or why it takes no client now."""
+        self._asked[uuid] = self._clock()
         if not self._daemons.knows(uuid):
             await self._start(uuid)
         problem = self.problem(uuid)
@@ -98,15 +100,13 @@ class MpsShares:
 
     def problems(self) -> dict[str, str]:
         """Return the problems of the GPUs that have clients, by UUID."""
-        node = self._node()
-        wanted = _gpus_with_clients(node) & self._fractional() if node is not None else frozenset[str]()
-        return {uuid: problem for uuid in sorted(wanted) if (problem := self.problem(uuid))}
+        return {uuid: problem for uuid in sorted(self._wanted() or ()) if (problem := self.problem(uuid))}
 
     def can_share(self, gpu: HardwareGpu, compute_capability: tuple[int, int]) -> bool:
-        """Whether shares with this isolation can be on this GPU, as far as GPU and MPS program are concerned."""
-        program = self._daemons.program
-        usable = program.is_socket() or (program.is_file() and os.access(program, os.X_OK))
-        return usable and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
+        """Whether shares with this isolation can be on this GPU, as far as GPU and keeper are concerned."""
+        # A daemon that the agent starts without a keeper ends with it, and all clients with that.
+        is_kept = self._daemons.program.is_socket()
+        return is_kept and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
 
     async def clients(self, uuid: str) -> frozenset[int] | None:
         """Return the PIDs of a daemon's clients; None if it does not say."""
@@ -132,6 +132,19 @@ class MpsShares:
                     if pid in steps.pids(await self._daemons.send(uuid, f"get_client_list {server}")):
                         await self._daemons.send(uuid, f"terminate_client {server} {pid}")
                         logger.info("Terminated an MPS client", extra={"daemon": uuid, "pid": pid})
+
+    def _wanted(self) -> frozenset[str] | None:
+        """Return the UUIDs of the GPUs that need a daemon; None while the GPUNode is unknown."""
+        node = self._node()
+        return None if node is None else _gpus_with_clients(node) & self._fractional()
+
+    async def _is_used(self, uuid: str) -> bool:
+        """Whether a daemon may have clients, now or soon. Awaits nothing after the last look at the ledger."""
+        clients = await self.clients(uuid)
+        has_clients = bool(clients) if clients is not None else await self._daemons.may_run(uuid)
+        wanted, asked = self._wanted(), self._asked.get(uuid, -STARTING_SECONDS)
+        is_starting = self._clock() < asked + STARTING_SECONDS
+        return has_clients or is_starting or wanted is None or uuid in wanted or uuid not in self._fractional()
 
     async def _start(self, uuid: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""Runs `nvidia-cuda-mps-control`: to start MPS daemons, send them commands and find their processes.
+"""Runs `nvidia-cuda-mps-control`: to start MPS daemons and to send them commands.
 
 A daemon ends with the container that it was started in. So that it outlives the agent, a keeper in another container
 can run the program for the agent (`DESCRIPTION`). It listens on a socket: one JSON line in, one out.
@@ -13,15 +13,13 @@ import json
 import logging
 import os
 import socket as sockets
-import stat
 import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
 from deviceplugin.host import kernel_process
-from deviceplugin.host.kernel_process import KernelProcess
-from deviceplugin.mps import steps
+from deviceplugin.mps import pipe, steps
 from gpushare.daemon import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -30,10 +28,7 @@ SECONDS: Final = 15.0
 CONNECT_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
 MAX_BYTES: Final = 1 << 20  # per line
-MAX_PID_BYTES: Final = 32
-MAX_ENVIRONMENT_BYTES: Final = 1 << 17
-# The kernel's name of both control daemon and server: it keeps 15 characters.
-COMM: Final = b"nvidia-cuda-mps-control"[:15]
+MAX_OUTPUT_BYTES: Final = 1 << 17  # six times as many characters in JSON, at most
 DESCRIPTION: Final = (
     "`python -m deviceplugin.mps.supervisor`: starts MPS daemons in its own container, so they outlive the agent's. It "
     "has no state: the agent sends the arguments, and the supervisor runs one program only. The socket belongs to "
@@ -59,21 +54,22 @@ class Control:
         self._environment = dict(environment)
 
     async def start(self, *, multi_user: bool = False) -> None:
-        """Start the daemon in the background. Raises ControlError.
-
-        multi_user: serve all users at once. A program or a keeper that is too old for that serves one after another.
-        """
-        if multi_user:
-            try:
-                await self._run(_MULTI_USER, "")
-            except ControlError as error:
-                logger.warning("MPS serves one user at a time", extra={"err": str(error)})
-            else:
-                return
-        await self._run(("-d",), "")
+        """Start the daemon in the background. Raises ControlError. multi_user: serve all users at once."""
+        try:
+            await self._run(_MULTI_USER if multi_user else ("-d",), "")
+        except ControlError as error:
+            if not multi_user:
+                raise
+            remedy = (
+                f"if the keeper is of an older release, delete its pod; {_MULTI_USER[1]} needs a driver that has it"
+            )
+            raise ControlError(f"{error}: {remedy}") from error
 
     async def send(self, command: str) -> str:
         """Send a command and return the daemon's answer. Raises ControlError."""
+        link = pipe.link_in(Path(self._environment[steps.PIPE_VARIABLE]))
+        if link is not None:
+            raise ControlError(f"{link} is a link, which only a client can have put there: end the GPU's clients")
         return await self._run((), f"{command}\n")
 
     async def answers(self) -> bool:
@@ -133,13 +129,30 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
         )
     except OSError as error:
         return CallResult(problem=f"cannot be run ({error.strerror}): it comes with the driver; give its full path")
+    assert process.stdin is not None and process.stdout is not None  # noqa: S101, PT018 - both are pipes
     try:
-        output, _ = await process.communicate(call.commands.encode())
+        process.stdin.write(call.commands.encode())
+        process.stdin.close()
+        output = await _first_bytes(process.stdout, MAX_OUTPUT_BYTES + 1)
+        if len(output) > MAX_OUTPUT_BYTES:
+            process.kill()
+            while await process.stdout.read(MAX_OUTPUT_BYTES):  # else `wait` never returns
+                pass
+            why = "a client may have replaced the daemon's socket: end the GPU's clients"
+            return CallResult(problem=f"answered more than {MAX_OUTPUT_BYTES >> 10} KiB: {why}")
+        await process.wait()
     finally:
         if process.returncode is None:
             process.kill()
             await process.wait()
     return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
+
+
+async def _first_bytes(reader: asyncio.StreamReader, most: int) -> bytes:
+    output = b""
+    while len(output) < most and (part := await reader.read(most - len(output))):
+        output += part
+    return output
 
 
 async def _run_by_keeper(keeper: Path, call: DaemonCall) -> CallResult:
@@ -192,63 +205,6 @@ def starter(program: Path) -> int | None:
             return None
     os.close(keeper.pidfd)
     return keeper.pid
-
-
-def find_process(
-    files: steps.DaemonFiles, starter: int | None, *, proc: Path = kernel_process.PROC
-) -> KernelProcess | None:
-    """Return the daemon that has this pipe, or None if that is unknown. Raises ProcessLookupError if none runs.
-
-    starter: the PID of the process that starts daemons, None if it does not answer. The caller closes the pidfd.
-
-    A killed daemon leaves its PID file behind, next to its pipe, and its PID may belong to another process by now.
-    Clients can write there too, because their containers mount that directory. So a process counts only if it runs
-    where daemons are started, in the agent's or the keeper's container, and has this very pipe in its environment.
-    """
-    pid = _read_pid(files.pid_file)
-    if pid is None or starter is None:
-        return None
-    identified = kernel_process.with_start(pid, proc=proc)
-    process = kernel_process.find(*identified, proc=proc) if identified is not None else None
-    if process is None:
-        raise ProcessLookupError(f"process {pid} has ended")
-    # The pidfd is open already, so the PID cannot pass to another process while this one is inspected.
-    try:
-        own, starters = (kernel_process.container_of(kernel_process.cgroups(one, proc=proc)) for one in (pid, starter))
-        is_daemon = own == starters and _has_pipe(proc / str(pid), files.pipe)
-    except PermissionError:
-        os.close(process.pidfd)
-        return None
-    except OSError:
-        is_daemon = False
-    if not is_daemon:
-        os.close(process.pidfd)
-        raise ProcessLookupError(f"process {pid} is no MPS daemon with the pipe {files.pipe}")
-    return process
-
-
-def _has_pipe(directory: Path, pipe: Path) -> bool:
-    with (directory / "environ").open("rb") as file:
-        variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
-    is_control = (directory / "comm").read_bytes().strip() == COMM
-    return is_control and os.fsencode(f"{steps.PIPE_VARIABLE}={pipe}") in variables
-
-
-def _read_pid(path: Path) -> int | None:
-    """Return the number in a PID file, which clients can replace by anything; None if it has none."""
-    try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
-    except OSError:
-        return None
-    try:
-        status = os.fstat(descriptor)
-        if not stat.S_ISREG(status.st_mode) or status.st_uid not in {0, os.geteuid()}:
-            return None
-        return int(os.read(descriptor, MAX_PID_BYTES))
-    except (OSError, ValueError):
-        return None
-    finally:
-        os.close(descriptor)
 
 
 async def serve(socket: Path, program: Path, daemon: lifecycle.Daemon) -> None:

@@ -132,8 +132,10 @@ CREATE_VDPAU(cuVDPAUCtxCreate)
 
 /* A green context implicitly holds the device's primary context. */
 CUresult cuGreenCtxCreate(CUgreenCtx *context, void *resources, CUdevice device, unsigned flags) {
+    if (!session_join())
+        return CUDA_ERROR_SYSTEM_NOT_READY;
     CUresult result = REAL(cuGreenCtxCreate)(context, resources, device, flags);
-    if (result == CUDA_SUCCESS && session_join())
+    if (result == CUDA_SUCCESS)
         launch_add_device(device);
     return result;
 }

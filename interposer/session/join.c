@@ -14,7 +14,7 @@ static struct {
     pthread_mutex_t mutex; /* for joining */
     bool joined;
     bool reported;
-    bool refused; /* for good */
+    bool refused; /* until a fork */
 } session = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void session_after_fork(void) {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -9,7 +10,9 @@ from pathlib import Path
 import pytest
 
 from deviceplugin.arbiter import share_ledger, share_ledgers
+from deviceplugin.arbiter.tenant import UNLIMITED_BYTES, Grant, Tenant
 from deviceplugin.host import kernel_process
+from gpushare.allocation import Isolation
 
 NEVER = 0
 
@@ -66,3 +69,20 @@ def test_a_reboot_ends_the_loss(directory: Path) -> None:
 def test_an_unreadable_file_counts_as_a_loss(directory: Path, own_ticks: int, text: str) -> None:
     share_ledger.loss_path(directory).write_text(text)
     assert lost_ticks(directory) == own_ticks
+
+
+async def test_a_share_without_isolation_has_no_memory_limit_after_a_process_has_joined_again(directory: Path) -> None:
+    """Records lack the isolation, so a ledger that was taken over has the share's memory as its limit."""
+    grants = (Grant("GPU-00000000-0000-0000-0000-00000000000a", 1 << 30, 50, 100),)
+    recorded = Tenant("uid", "ml", "trainer", ("main",), 0, grants)
+    own = kernel_process.find(*(kernel_process.with_start(os.getpid()) or (0, 0)))
+    assert own is not None
+    started = share_ledgers.ShareLedgers(directory)
+    try:
+        share, _ = started.join(recorded, own)
+        assert share.limits.read()[0].memory_bytes == 1 << 30
+        started.join(dataclasses.replace(recorded, isolation=Isolation.NONE), own)
+        assert share.limits.read()[0].memory_bytes == UNLIMITED_BYTES
+    finally:
+        started.close()
+        os.close(own.pidfd)

@@ -367,15 +367,16 @@ def as_client(*processes: SeenProcess, clients: dict[str, frozenset[int]]) -> Se
     return Seen(GPUS, processes, (share,), mps_clients=clients)
 
 
-def test_registered_process_that_is_no_client_of_its_gpus_mps_daemon_is_unlimited() -> None:
+def test_registered_process_that_is_no_client_of_its_gpus_mps_daemon_has_a_memory_limit_alone() -> None:
     assert state(as_client(process(), clients={A: frozenset({7})}))[0] is LimitState.LIMITED
     assert state(as_client(process(), clients={}))[0] is LimitState.LIMITED, "the daemon lists none"
     others = as_client(process(), clients={A: frozenset({8})})
-    assert state(others) == (LimitState.UNLIMITED, process_limits.NOT_A_CLIENT)
+    assert state(others) == (LimitState.MEMORY_LIMITED, process_limits.NOT_A_CLIENT)
     assert judge(others, looks=1).processes[0].state is LimitState.UNJUDGED
-    assert [audited.process.pid for audited in process_limits.processes_to_kill(judge(others))] == [7]
+    assert process_limits.processes_to_kill(judge(others)) == [], "clients can answer in the daemon's place"
     (share,) = [share for share in judge(others).shares if share.pod == "trainer" and share.gpu == A]
-    assert share.reason == "python3 (7) bypassed its limits"
+    assert share.reason == "python3 (7) bypassed its compute limit; the library keeps its memory limit"
+    assert share.wall == "library"
 
 
 def test_client_of_no_share_is_foreign_and_the_mps_server_is_not() -> None:

@@ -324,7 +324,7 @@ async def test_containers_that_reuse_ids_have_the_limit_of_their_pod(node: Node)
 
 
 async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(node: Node) -> None:
-    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS)
+    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS, limit_percent=60)
     node.mps_problem = "the MPS daemon of GPU-2222 takes no client now: it has ended"
     (name,) = (await node.kubelet.admit("client", PERCENT, 50)).cdi_devices
     assert await refused(node, "client") == node.mps_problem
@@ -335,7 +335,10 @@ async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(no
     (path,) = node.cdi.iterdir()
     (device,) = json.loads(path.read_text())["devices"]
     edits = device["containerEdits"]
-    assert edits["env"] == [f"CUDA_MPS_PIPE_DIRECTORY={contract.CONTAINER_MPS_PIPE}"]
+    assert edits["env"] == [
+        f"CUDA_MPS_PIPE_DIRECTORY={contract.CONTAINER_MPS_PIPE}",
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60",
+    ]
     assert [(mount["containerPath"], mount["hostPath"], mount["options"][0]) for mount in edits["mounts"]] == [
         (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
         ("/dev/shm", "/run/mps/shm", "rw"),

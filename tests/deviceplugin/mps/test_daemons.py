@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemons, steps, supervisor
+from deviceplugin.mps import daemons, pipe, steps
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.supervisor import Control, ControlError
 from tests.deviceplugin import simulated, waiting
@@ -206,13 +206,32 @@ async def test_the_pid_of_another_gpus_daemon_is_not_accepted(world: World) -> N
     await world.daemons.detach()
     world.daemons.files("GPU-other").pid_file.write_text(str(world.pid()))
     with pytest.raises(ProcessLookupError, match="is no MPS daemon with the pipe"):
-        supervisor.find_process(world.daemons.files("GPU-other"), os.getpid())
+        pipe.find_process(world.daemons.files("GPU-other"), os.getpid())
     world.daemons = world.made()
     await world.daemons.stop("GPU-other")
     assert is_alive(world.pid())
     assert world.daemons.pids() == {world.pid()}
     assert not await world.answers("GPU-other")
     await world.daemons.start(SPEC)
+
+
+async def test_no_command_goes_through_a_link_to_another_gpus_daemon(world: World) -> None:
+    other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
+    await world.daemons.start(SPEC)
+    await world.daemons.start(other)
+    pid, directory = world.pid("GPU-other"), world.daemons.files("GPU-other").pipe
+    (directory / "control").unlink()
+    (directory / "control").symlink_to(f"../../{UUID}/pipe/control")
+    (directory / "full").mkdir()
+    (directory / "full" / "file").touch()
+    with pytest.raises(ControlError, match=r"pipe/control is a link, which only a client can have put there"):
+        await world.daemons.send("GPU-other", "quit")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(daemons, "STOP_SECONDS", 0.5)
+        await world.daemons.stop("GPU-other")
+    assert not is_alive(pid)
+    assert await world.answers()
+    assert list(directory.iterdir()) == [], "the next daemon finds nothing of it"
 
 
 async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: World, tmp_path: Path) -> None:
@@ -225,9 +244,9 @@ async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: W
             (proc / str(pid) / name).symlink_to(f"/proc/{pid}/{name}")
         (proc / str(pid) / "cgroup").write_text(cgroup)
     with pytest.raises(ProcessLookupError, match="is no MPS daemon"):
-        supervisor.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
+        pipe.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     (proc / str(world.pid()) / "cgroup").write_text("0::/")
-    found = supervisor.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
+    found = pipe.find_process(world.daemons.files(UUID), os.getpid(), proc=proc)
     assert found is not None
     os.close(found.pidfd)
 

@@ -15,6 +15,7 @@ from tests import builders
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin.api_server_node import installed
 from tests.deviceplugin.modes.test_on_api_server import Node, configured, node
+from tests.deviceplugin.mps import keepers
 
 __all__ = ["configured", "installed", "node"]
 pytestmark = pytest.mark.apiserver
@@ -39,24 +40,24 @@ async def test_a_gpu_has_an_mps_daemon_from_its_first_share_with_that_isolation_
 
     await node.label("clients")
     credentials = node.agents_kubeconfig(short_path / "kubeconfig")
-    program = simulated.BUILD / "nvidia-cuda-mps-control"
+    keeper = short_path / "mps" / "keeper.sock"
     running = functools.partial(
         agent_process.running,
         node.node,
         short_path,
         kubeconfig=credentials,
         gpus=node.gpus,
-        more=(f"--mps-program={program}", f"--mps-root={short_path / 'mps'}"),
+        more=(f"--mps-program={keeper}", f"--mps-root={short_path / 'mps'}"),
     )
     entry = builders.allocation("a1", node.uuids[0], isolation=Isolation.MPS)
-    async with running() as agent:
+    async with keepers.running(keeper, simulated.BUILD / "nvidia-cuda-mps-control"), running() as agent:
         await node.until(are_offered)
         assert await none_runs()
         await node.place(lambda known: ledger.reserve(known, entry))
         await node.until(one_runs)
         pid = daemons[0].read_text()
         assert await agent.stop() == 0
-    async with running() as agent:
+    async with keepers.running(keeper, simulated.BUILD / "nvidia-cuda-mps-control"), running() as agent:
         await agent.until("An MPS daemon runs")
         assert daemons[0].read_text() == pid, "its clients live on"
         await node.place(lambda known: dataclasses.replace(known, allocations=()))

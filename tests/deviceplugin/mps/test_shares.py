@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import steps
-from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps import shares, steps
+from deviceplugin.mps.daemons import Daemons, IsUsed
 from deviceplugin.mps.shares import MpsShares
 from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
 from gpushare.gpunode import GpuNode
@@ -20,6 +20,7 @@ from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated, waiting
 from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.mps import keepers
 from tests.deviceplugin.mps.programs import clients
 from tests.interposer import container
 from tests.programs import Parameters, command
@@ -40,6 +41,7 @@ class World:
     def __post_init__(self) -> None:
         self.uuid = simulated.uuids(self.gpus)[0]
         self.compute_modes: dict[str, bool] = {}
+        self.seconds = 0.0
         self.next_agent()
         for name, percent in (("small", 25), ("large", 50)):
             self.node.add_pod(
@@ -49,8 +51,15 @@ class World:
     def next_agent(self) -> None:
         self.daemons = Daemons(root=self.root, program=PROGRAM, set_exclusive=self._exclusive)
         self.shares = MpsShares(
-            self.daemons, node=self.node.gpunode, fractional=lambda: frozenset(simulated.uuids(self.gpus))
+            self.daemons,
+            node=self.node.gpunode,
+            fractional=lambda: frozenset(simulated.uuids(self.gpus)),
+            clock=lambda: self.seconds,
         )
+
+    def a_minute_later(self) -> None:
+        """Let all containers have started that asked for a daemon."""
+        self.seconds += shares.STARTING_SECONDS
 
     async def _exclusive(self, uuid: str, exclusive: bool) -> None:
         self.compute_modes[uuid] = exclusive
@@ -98,6 +107,7 @@ async def world(_library: None, gpus: Path, short_path: Path) -> AsyncIterator[W
         await made.shares.step()
         yield made
         node.allocations.clear()
+        made.a_minute_later()
         await made.shares.step()
         assert not list(made.root.glob("*/pipe/nvidia-cuda-mps-control.pid")), "no daemon is left over"
 
@@ -162,10 +172,49 @@ async def test_the_daemon_lives_from_the_first_share_to_the_last(world: World) -
     await world.shares.step()
     assert files.pid_file.exists()
     world.node.allocations.clear()
+    world.a_minute_later()
     await world.shares.step()
     assert not files.pid_file.exists()
     world.node.allocations += [small, large]
     assert await world.shares.ready(world.uuid) == files, "a container that starts before the next step starts it"
+    assert files.pid_file.exists()
+
+
+async def test_a_daemon_with_clients_outlives_a_lost_ledger(world: World) -> None:
+    async with world.client("small", clients.allocates, 48) as client:
+        assert await says(client) == "0"
+        pid = world.shares.files(world.uuid).pid_file.read_text()
+        lost, world.node.allocations = world.node.allocations, []
+        world.a_minute_later()
+        await world.shares.step()
+        await world.daemons.detach()
+        world.next_agent()
+        await world.shares.step()
+        assert world.shares.files(world.uuid).pid_file.read_text() == pid
+        goes_on(client)
+        assert await says(client) == "ran"
+        world.node.allocations = lost
+
+
+async def test_a_daemon_that_a_container_has_asked_for_is_not_stopped(world: World) -> None:
+    """The other GPU's daemon takes its time to stop, and meanwhile a container starts with its share."""
+    files = world.shares.files(world.uuid)
+    world.node.allocations.clear()
+    world.a_minute_later()
+    assert await world.shares.ready(world.uuid) == files
+    await world.shares.step()
+    assert files.pid_file.exists(), "this agent's copy of the ledger lags behind"
+
+    stop = world.daemons.stop
+
+    async def delayed(name: str, *, for_shares: bool, is_used: IsUsed) -> None:
+        assert await world.shares.ready(world.uuid) == files
+        await stop(name, for_shares=for_shares, is_used=is_used)
+
+    world.a_minute_later()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(world.daemons, "stop", delayed)
+        await world.shares.step()
     assert files.pid_file.exists()
 
 
@@ -180,7 +229,7 @@ esac
 
 
 @pytest.fixture
-async def scripted(tmp_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
+async def scripted(tmp_path: Path, short_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
     """A running daemon with two clients, and the directory of its log."""
     program = tmp_path / "control"
     program.write_text(CONTROL)
@@ -189,39 +238,42 @@ async def scripted(tmp_path: Path) -> AsyncIterator[tuple[MpsShares, Path]]:
     async def exclusive(uuid: str, exclusive: bool) -> None:
         raise AssertionError(uuid, exclusive)
 
-    daemons = Daemons(root=tmp_path / "mps", program=program, set_exclusive=exclusive)
+    socket = short_path / "keeper.sock"
+    daemons = Daemons(root=tmp_path / "mps", program=socket, set_exclusive=exclusive)
     share = GivenShare(("main",), ("GPU-1",), 50, 50, LIMIT)
     entry = Allocation("a", PodRef("ml", "trainer"), (share,), labels=Labels(isolation=Isolation.MPS))
     node = GpuNode("node-a", allocations=(entry,))
     made = MpsShares(daemons, node=lambda: node, fractional=lambda: frozenset({"GPU-1"}), clock=lambda: 0.0)
-    await made.step()
-    yield made, made.files("GPU-1").log
-    await daemons.stop("GPU-1", for_shares=True)
+    async with keepers.running(socket, program):
+        await made.step()
+        yield made, made.files("GPU-1").log
+        await daemons.stop("GPU-1", for_shares=True)
+    assert not made.can_share(HardwareGpu("GPU-2", 1), (8, 0)), "without a keeper, no agent could be replaced"
 
 
 async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(
     scripted: tuple[MpsShares, Path],
 ) -> None:
-    shares, log = scripted
-    assert await shares.clients("GPU-1") == {7, 8}
-    await shares.terminate("GPU-1", 9)
-    await shares.terminate("GPU-1", 8)
+    mps, log = scripted
+    assert await mps.clients("GPU-1") == frozenset({7, 8})
+    await mps.terminate("GPU-1", 9)
+    await mps.terminate("GPU-1", 8)
     sent = (log / "commands").read_text().splitlines()
     assert [line for line in sent if line.startswith("terminate")] == ["terminate_client 70 8"]
 
 
 async def test_a_gpu_whose_servers_fail_again_and_again_takes_no_new_share(scripted: tuple[MpsShares, Path]) -> None:
-    shares, log = scripted
+    mps, log = scripted
     gpu = HardwareGpu("GPU-1", 0)
-    assert shares.can_share(gpu, (7, 0))
-    assert not shares.can_share(gpu, (6, 1))
-    assert not shares.can_share(dataclasses.replace(gpu, mig_enabled=True), (8, 0))
+    assert mps.can_share(gpu, (7, 0))
+    assert not mps.can_share(gpu, (6, 1))
+    assert not mps.can_share(dataclasses.replace(gpu, mig_enabled=True), (8, 0))
     with (log / "control.log").open("a") as file:
         file.write("Server 70 exited with status 1\n" * 3)
-    await shares.step()
-    assert shares.problems() == {"GPU-1": "its servers failed 3 times within 60 s, with all their clients"}
-    assert not shares.can_share(gpu, (7, 0))
-    assert isinstance(await shares.ready("GPU-1"), Refusal)
+    await mps.step()
+    assert mps.problems() == {"GPU-1": "its servers failed 3 times within 60 s, with all their clients"}
+    assert not mps.can_share(gpu, (7, 0))
+    assert isinstance(await mps.ready("GPU-1"), Refusal)
 
 
 async def test_a_share_without_isolation_is_counted_and_not_limited(world: World) -> None:

@@ -13,8 +13,8 @@ import pytest
 from deviceplugin.mps import steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
-from gpushare.daemon import lifecycle
 from tests.deviceplugin import simulated
+from tests.deviceplugin.mps import keepers
 
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
 UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
@@ -25,14 +25,8 @@ SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 0, 40 << 30, 4),))
 async def socket(simulation: None, short_path: Path) -> AsyncIterator[Path]:
     """Yield the socket of a running keeper."""
     path = short_path / "mps" / "keeper.sock"
-    daemon = lifecycle.Daemon()
-    serving = asyncio.create_task(supervisor.serve(path, PROGRAM, daemon))
-    async with asyncio.timeout(10):
-        while not path.exists():  # noqa: ASYNC110 - it tells nobody here
-            await asyncio.sleep(0.01)
-    yield path
-    daemon.stop("the test is over")
-    await serving
+    async with keepers.running(path, PROGRAM):
+        yield path
     assert not path.exists()
 
 
@@ -77,6 +71,34 @@ async def test_a_missing_keeper_is_an_error(short_path: Path) -> None:
     supervisor = Control(short_path / "keeper.sock", {})
     with pytest.raises(ControlError, match="cannot be run"):
         await supervisor.start()
+
+
+async def test_an_endless_answer_is_not_kept(tmp_path: Path) -> None:
+    """Root in a client's container can answer in the daemon's place."""
+    program = tmp_path / "control"
+    program.write_text("#!/bin/sh\nexec yes\n")
+    program.chmod(0o755)
+    outcome = await supervisor.run(program, supervisor.DaemonCall((), {}, "get_server_list\n"))
+    assert outcome.problem.startswith("answered more than 128 KiB: ")
+    program.write_text("#!/bin/sh\nhead -c 100000 /dev/zero\n")
+    outcome = await supervisor.run(program, supervisor.DaemonCall((), {}, "get_server_list\n"))
+    assert outcome.output == "\0" * 100_000
+    assert len(supervisor.encode(outcome)) < supervisor.MAX_BYTES
+
+
+async def test_an_older_keeper_serves_no_shares(short_path: Path) -> None:
+    """It is replaced by hand, so it may be of another release than the agent; one user at a time would be no share."""
+    refusal = supervisor.encode(supervisor.CallResult(problem="was not run: it is not a call that agents make"))
+
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(refusal if b"multiuser" in await reader.readline() else supervisor.encode(supervisor.CallResult()))
+        writer.close()
+
+    async with await asyncio.start_unix_server(refuse, short_path / "keeper.sock"):
+        control = Control(short_path / "keeper.sock", {})
+        await control.start()
+        with pytest.raises(ControlError, match="if the keeper is of an older release, delete its pod"):
+            await control.start(multi_user=True)
 
 
 def test_a_call_is_decoded_as_it_was_encoded() -> None:

@@ -1,0 +1,113 @@
+"""A daemon's pipe directory, where its clients' containers can write, and the daemon's process.
+
+Root in a container can replace each file there: by a link to another daemon's, by a pipe that nobody writes to, by the
+PID of another process. Nothing there is followed, waited for or believed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import stat
+from pathlib import Path
+from typing import Final
+
+from deviceplugin.host import kernel_process
+from deviceplugin.host.kernel_process import KernelProcess
+from deviceplugin.mps import steps
+
+MAX_PID_BYTES: Final = 32
+MAX_ENVIRONMENT_BYTES: Final = 1 << 17
+# The kernel's name of both control daemon and server: it keeps 15 characters.
+COMM: Final = b"nvidia-cuda-mps-control"[:15]
+_CONTROL: Final = ("control", "control_lock", "control_privileged")  # what the program opens to send a command
+
+
+def link_in(directory: Path) -> Path | None:
+    """Return a link in place of a file that commands go through: it would lead them to another daemon."""
+    return next((directory / name for name in _CONTROL if (directory / name).is_symlink()), None)
+
+
+def empty(directory: Path) -> None:
+    """Remove what a daemon and its clients have left, and keep the directory, which containers mount. Blocking."""
+    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
+        for entry in entries:
+            remove(Path(entry.path))
+
+
+def remove(path: Path) -> None:
+    """Remove a file, or what a client has put in its place. Blocking."""
+    try:
+        path.unlink(missing_ok=True)
+    except IsADirectoryError:
+        shutil.rmtree(path)
+
+
+def may_run(files: steps.DaemonFiles, starter: int | None) -> bool:
+    """Whether the daemon runs, or may run as far as its PID file and the keeper tell. Blocking."""
+    try:
+        process = find_process(files, starter)
+    except ProcessLookupError:
+        return False
+    if process is None:
+        return os.path.lexists(files.pid_file)
+    os.close(process.pidfd)
+    return True
+
+
+def find_process(
+    files: steps.DaemonFiles, starter: int | None, *, proc: Path = kernel_process.PROC
+) -> KernelProcess | None:
+    """Return the daemon that has this pipe, or None if that is unknown. Raises ProcessLookupError if none runs.
+
+    starter: the PID of the process that starts daemons, None if it does not answer. The caller closes the pidfd.
+
+    A killed daemon leaves its PID file behind, next to its pipe, and its PID may belong to another process by now.
+    Clients can write there too, because their containers mount that directory. So a process counts only if it runs
+    where daemons are started, in the agent's or the keeper's container, and has this very pipe in its environment.
+    """
+    pid = _read_pid(files.pid_file)
+    if pid is None or starter is None:
+        return None
+    identified = kernel_process.with_start(pid, proc=proc)
+    process = kernel_process.find(*identified, proc=proc) if identified is not None else None
+    if process is None:
+        raise ProcessLookupError(f"process {pid} has ended")
+    # The pidfd is open already, so the PID cannot pass to another process while this one is inspected.
+    try:
+        own, starters = (kernel_process.container_of(kernel_process.cgroups(one, proc=proc)) for one in (pid, starter))
+        is_daemon = own == starters and _has_pipe(proc / str(pid), files.pipe)
+    except PermissionError:
+        os.close(process.pidfd)
+        return None
+    except OSError:
+        is_daemon = False
+    if not is_daemon:
+        os.close(process.pidfd)
+        raise ProcessLookupError(f"process {pid} is no MPS daemon with the pipe {files.pipe}")
+    return process
+
+
+def _has_pipe(directory: Path, pipe: Path) -> bool:
+    with (directory / "environ").open("rb") as file:
+        variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
+    is_control = (directory / "comm").read_bytes().strip() == COMM
+    return is_control and os.fsencode(f"{steps.PIPE_VARIABLE}={pipe}") in variables
+
+
+def _read_pid(path: Path) -> int | None:
+    """Return the number in a PID file, which clients can replace by anything; None if it has none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError:
+        return None
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in {0, os.geteuid()}:
+            return None
+        return int(os.read(descriptor, MAX_PID_BYTES))
+    except (OSError, ValueError):
+        return None
+    finally:
+        os.close(descriptor)
