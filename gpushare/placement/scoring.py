@@ -106,9 +106,9 @@ class Scoring:
 
     def fix(self, prices: Prices) -> None:
         """Use these prices from now on, regardless of the grid."""
+        self._is_fixed = True
         self._refresh()
         self._prices = prices
-        self._is_fixed = True
         self._scarce = np.flatnonzero(prices.sets)
         self._generation += 1
 
@@ -358,8 +358,10 @@ class Scoring:
         return parts
 
     def _is_outgrown(self) -> bool:
-        """Whether there are kinds of GPU, link groups or sizes of nodes that the worth does not cover."""
+        """Whether the worth must follow the grid's kinds of GPU, link groups or sizes of nodes."""
         worth, grid = self.worth, self._grid
+        if self._is_fixed:
+            return False
         return worth.node_gpus != tuple(grid.node_gpus) or worth.most_linked < grid.most_linked
 
     def _update_worth(self) -> None:

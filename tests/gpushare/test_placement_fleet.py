@@ -122,6 +122,27 @@ def test_removed_node_leaves_no_trace_in_the_costs() -> None:
         assert before.lowest(request.parse(asked)) == fresh.lowest(request.parse(asked))
 
 
+def test_vacancies_keep_the_tables_of_their_fleet() -> None:
+    node = builders.node("node-a", gpus=8)
+    fleet = fleet_of(node, builders.node("node-b", gpus=4))
+    fleet.learn(builders.mix([request.parse(builders.pod(gpus=gpus)) for gpus in ("8", "8", "4", "1")]))
+    prices = fleet.prices()
+    vacancies = fleet.vacancies(prices)
+    slot = vacancies.put("mover", NodeView.from_node(node), Room())
+    asked = request.parse(builders.pod(request="0.5"))
+    (path,) = vacancies.chains(
+        [slot],
+        [0],
+        [0],
+        shapes=[[(asked, Host())]],
+        values=fleet.values(["node-a"], prices) - 1,
+        lowest=[0.0],
+        waiting={0: 5.0},
+        most=1,
+    )
+    assert path[1] == [0]
+
+
 def test_node_with_more_gpus_than_any_other_can_be_added() -> None:
     fleet = fleet_of(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
     assert isinstance(place(fleet, request="0.5"), Placement)
