@@ -3,7 +3,6 @@
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "base/report.h"
 #include "cuda/device.h"
@@ -22,23 +21,16 @@ static const char *const removed[] = {
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
 };
 
-/* Other threads may read the environment meanwhile, so a value that is right already stays. */
-static bool put(const char *name, const char *value) {
-    const char *had = getenv(name);
-    return (had != NULL && strcmp(had, value) == 0) || setenv(name, value, 1) == 0;
-}
-
 bool mps_prepare(void) {
     const wire_isolation_t *isolation = share_isolation();
     char percent[16];
     if (isolation->isolation != ISOLATION_MPS)
         return true;
     (void)snprintf(percent, sizeof percent, "%u", isolation->percent > 0 ? isolation->percent : 1);
-    for (unsigned i = 0; i < sizeof removed / sizeof *removed; i++) {
-        if (getenv(removed[i]) != NULL)
-            (void)unsetenv(removed[i]);
-    }
-    if (put("CUDA_MPS_PIPE_DIRECTORY", isolation->pipe) && put("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent))
+    for (unsigned i = 0; i < sizeof removed / sizeof *removed; i++)
+        (void)unsetenv(removed[i]);
+    if (setenv("CUDA_MPS_PIPE_DIRECTORY", isolation->pipe, 1) == 0 &&
+        setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent, 1) == 0)
         return true;
     report("no memory for the variables of MPS: raise the container's memory limit");
     return false;
