@@ -13,7 +13,7 @@ keep_components() {
     return 0
   fi
   for name in "${without[@]}"; do
-    [[ " $installed " == *" $name "* ]] || fail "--without-component $name: the cluster has ${installed:-no component}"
+    [[ " $installed " == *" $name "* ]] || fail "--without-component $name: the cluster has ${installed:-no record of it: if an earlier release installed it, first run ./install.sh --component $name}"
   done
   for name in $installed; do
     if [[ " ${without[*]} " == *" $name "* || " ${overlay[*]} " == *" --component $name "* ]]; then continue; fi

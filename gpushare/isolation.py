@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from gpushare import contract
@@ -19,6 +19,7 @@ from gpushare.refusal import Refusal
 from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
 
 DEFAULT: Final = DEFAULT_ISOLATIONS[0]
+_ARBITER: Final = (Isolation.ARBITER,)
 
 
 class TriedKind(NamedTuple):
@@ -94,9 +95,6 @@ def kinds(request: Request, default: str = DEFAULT) -> tuple[Isolation, ...]:
     return tuple(choice.isolation for choice in choices(request, default))
 
 
-_ARBITER: Final = (Isolation.ARBITER,)
-
-
 def resolved(request: Request, kind: Isolation) -> Request:
     """Return the request with this kind among its constraints."""
     if request.constraints.isolation is kind:
@@ -122,5 +120,10 @@ def place(request: Request, default: str, attempt: Callable[[Request], _Outcome 
 
 def why(request: Request, default: str, given: Isolation) -> str:
     """Return why a share of this request has this kind, as a clause."""
-    reasons = dict(choices(request, default))
+    return why_given(given, choices(request, default))
+
+
+def why_given(given: Isolation, tried: Iterable[TriedKind]) -> str:
+    """Return why a share has this kind, if placement now tries these, as a clause."""
+    reasons = dict(tried)
     return reasons.get(given, f"it was given when the pod was placed; now it would be {' or '.join(reasons)}")

@@ -245,6 +245,12 @@ def allocation_of(manifest: PodJson, node: GpuNode | None) -> Allocation | Refus
     return entry
 
 
+def pod_uids(pods: Iterable[PodJson], node: GpuNode | None) -> dict[str, str]:
+    """Return the UIDs of the pods with a share, by the allocation's ID."""
+    entries = ((manifest, allocation_of(manifest, node)) for manifest in pods)
+    return {entry.id: pod.uid(manifest) for manifest, entry in entries if isinstance(entry, Allocation)}
+
+
 def _belongs(entry: Allocation, namespace: str, name: str, uid: str) -> bool:
     holder = entry.pod
     return holder.namespace == namespace and holder.name in {"", name} and holder.uid in {"", uid}

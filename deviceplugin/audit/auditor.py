@@ -162,7 +162,8 @@ class Auditor:
         """Return the PIDs of the clients of each MPS daemon that has shares; None if it does not list them."""
         if self.mps is None:
             return {}
-        uuids = sorted({grant.uuid for share in shares if _is_mps(share) for grant in share.tenant.grants})
+        tenants = [share.tenant for share in shares if share.tenant.isolation is Isolation.MPS]
+        uuids = sorted({grant.uuid for tenant in tenants for grant in tenant.grants})
         return dict(zip(uuids, await asyncio.gather(*map(self.mps.clients, uuids)), strict=True))
 
     def _mps_problems(self, silent: frozenset[str]) -> tuple[Problem, ...]:
@@ -195,15 +196,16 @@ class Auditor:
         self._overheads.update(measured.readings, measured.silent)
         kinds = {gpu.uuid: self.contexts.kind(gpu) for gpu in gpus}
         learned = collections.defaultdict[str, list[int]](list)
-        in_space = {
+        mps_clients = {
             (grant.uuid, (member.pid, member.start_ticks))
             for share in self.arbiter.shares.all()
-            for grant in (share.tenant.grants if share.tenant.isolation is Isolation.MPS else ())
+            if share.tenant.isolation is Isolation.MPS
+            for grant in share.tenant.grants
             for member in share.members.values()
         }
         for (uuid, identity), context_bytes in self._overheads.learned.items():
             # Not of MIG devices, which are not among the kinds, nor of MPS clients: their contexts are smaller.
-            if uuid in kinds and (uuid, identity) not in in_space:
+            if uuid in kinds and (uuid, identity) not in mps_clients:
                 learned[kinds[uuid]].append(context_bytes)
         self.contexts.learn({kind: tuple(sizes) for kind, sizes in learned.items()})
         for share in self.arbiter.shares.all():
@@ -227,9 +229,9 @@ class Auditor:
             for share in (shares if now < self._compared_from + WITHOUT_ARBITER_SECONDS else ())
             for grant, record in zip(share.tenant.grants, share.enforced, strict=True)
         }
-        # An MPS client has no turns: its percentage limits it in space.
-        in_space = {share.tenant.key for share in shares if share.tenant.isolation is not Isolation.ARBITER}
-        in_turns = {place: part for place, part in used.items() if place[1] not in in_space}
+        # Only the arbiter's shares have turns. The percentage of MPS clients limits them in space, not in time.
+        without_turns = {share.tenant.key for share in shares if share.tenant.isolation is not Isolation.ARBITER}
+        in_turns = {place: part for place, part in used.items() if place[1] not in without_turns}
         self._excess.update(now, used=in_turns, held=held, turns=turns)
 
     async def _report_troubles(self) -> None:
@@ -278,10 +280,6 @@ class Auditor:
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
         self.warn(reason, note, of)
-
-
-def _is_mps(share: SeenShare) -> bool:
-    return share.tenant.isolation is Isolation.MPS
 
 
 def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:

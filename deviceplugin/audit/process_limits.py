@@ -32,7 +32,7 @@ from deviceplugin.hardware import nvml_limits
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls.plan import WallState
 from gpushare import pod, quantity
-from gpushare.allocation import Allocation, Isolation
+from gpushare.allocation import Isolation
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -47,7 +47,7 @@ MEMORY_ONLY: Final = "the driver keeps its memory within the share's limit, but 
 CLUSTER_UNKNOWN: Final = Problem("the pods and the GPUNode are not known yet, so shares cannot be checked")
 GONE: Final = "the GPUNode no longer has this share, but its processes still run"
 NOT_A_CLIENT: Final = (
-    "its share has the isolation mps, but it is no client of its GPU's MPS daemon, so its compute is not limited"
+    "its share has the isolation mps, but it is not a client of its GPU's MPS daemon, so its compute is not limited"
 )
 _MAX_NAMED: Final = 5
 _STRENGTH: Final = (MemoryWall.NONE, MemoryWall.LIBRARY, MemoryWall.DRIVER)
@@ -76,7 +76,7 @@ def check(
     if unseen:
         why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
         problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
-    shares, differing = _check_shares(seen, node, pods, audited_processes, suspects)
+    shares, differing = _check_shares(seen, processes.walls, node, pods, audited_processes, suspects)
     return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
@@ -89,8 +89,8 @@ def processes_to_kill(audit: NodeAudit) -> list[AuditedProcess]:
     """Return the processes that certainly bypassed their share's limits.
 
     A container whose name is unknown may have no share, so its processes are only foreign. Orphaned processes followed
-    our rules until the records were lost. Which processes are MPS clients, a daemon says through a socket that clients
-    can replace. None of these are killed.
+    our rules until the records were lost. An MPS daemon lists its clients through a socket that clients can replace, so
+    its list does not prove a bypass. None of these processes are killed.
     """
     bypassing = (process for process in audit.in_state(*BYPASSING) if process.reason != NOT_A_CLIENT)
     return [process for process in bypassing if process.container and not process.process.orphaned]
@@ -100,11 +100,12 @@ class _Processes:
     """Lookup tables for checking the processes of one scan."""
 
     def __init__(self, seen: Seen, pods: Sequence[PodJson], node: GpuNode | None) -> None:
-        self._unreachable, self._mps_clients = seen.unreachable, seen.mps_clients
+        self._unreachable = seen.unreachable
+        self._mps_clients = seen.mps_clients
         self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
         self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
-        self._walls = _Walls(seen)
+        self.walls = _Walls(seen)
         self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
         self._members: dict[tuple[str, ProcessIdentity], tuple[SeenShare, int]] = {}
         for share in seen.shares:
@@ -119,7 +120,7 @@ class _Processes:
         if known is not None:
             of, charged_bytes = known
             name = (of.tenant.namespace, of.tenant.pod)
-            wall = MemoryWall.DRIVER if self._walls.cover(process, of.tenant.pod_uid) else MemoryWall.LIBRARY
+            wall = MemoryWall.DRIVER if self.walls.cover(process, of.tenant.pod_uid) else MemoryWall.LIBRARY
             audited = AuditedProcess(process, LimitState.LIMITED, *name, named[2], charged_bytes, wall=wall)
             clients = self._mps_clients.get(process.gpu) if of.tenant.isolation is Isolation.MPS else None
             if clients is None or process.pid in clients:
@@ -131,7 +132,7 @@ class _Processes:
         if state is not LimitState.UNLIMITED or not isinstance(holder, Tenant):
             return AuditedProcess(process, state, *named, reason=reason)
         wall = MemoryWall.NONE
-        if self._walls.cover(process, holder.pod_uid):
+        if self.walls.cover(process, holder.pod_uid):
             state, reason, wall = LimitState.MEMORY_LIMITED, MEMORY_ONLY + reason, MemoryWall.DRIVER
         return AuditedProcess(process, state, *named, reason=reason, place=(holder.allocation, holder.share), wall=wall)
 
@@ -210,6 +211,7 @@ def _are_up(states: Sequence[WallState]) -> bool:
 
 def _check_shares(
     seen: Seen,
+    walls: _Walls,
     node: GpuNode,
     pods: Iterable[PodJson],
     processes: Iterable[AuditedProcess],
@@ -224,9 +226,7 @@ def _check_shares(
         if process.state in BYPASSING and process.place is not None:
             around[*process.place, process.process.gpu].append(process)
     shares, waiting = [], set()
-    walls = _Walls(seen)
-    holders = ((known, tenant.allocation_of(known, node)) for known in pods)
-    uids = {entry.id: pod.uid(known) for known, entry in holders if isinstance(entry, Allocation)}
+    uids = tenant.pod_uids(pods, node)
     for place, found in _compared(seen.shares, node, seen.overuse):
         share = walls.compare(found, found.pod_uid or uids.get(place[0], ""))
         if share.reason:

@@ -84,7 +84,9 @@ class EnforcementProbe:
     """
 
     def __init__(self, root: Path, pod_uid: str = "", kernel: str = platform.release()) -> None:
-        self._root, self._pod_uid, self._kernel = root, pod_uid, kernel
+        self._root = root
+        self._pod_uid = pod_uid
+        self._kernel = kernel
         self._cgroup: Path | None = None
         self._proven: dict[str, bool] = {}
         self._reasons: dict[str, str] = {}  # why not, by UUID

@@ -66,7 +66,8 @@ class Observation:
         self._changed = changed
         self._fault_log = fault_log
         self._ignored = ignored
-        self._clock, self._enforcement = clock, enforcement
+        self._clock = clock
+        self._enforcement = enforcement
         # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)

@@ -29,6 +29,7 @@ SECONDS: Final = 2.0  # between two comparisons with the ledger
 ANSWER_SECONDS: Final = 3.0  # for one question to a daemon, so that a hung one delays no audit
 MAX_SERVER_FAILURES: Final = 3  # within WINDOW_SECONDS; then the GPU gets no new clients
 WINDOW_SECONDS: Final = 60.0
+_NO_ANSWER: Final = (ControlError, OSError, ValueError)  # a TimeoutError is an OSError
 STARTING_SECONDS: Final = 60.0  # in which a container whose daemon is ready starts, and the ledger's copy has its share
 
 
@@ -48,8 +49,12 @@ class MpsShares:
         changed: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._daemons, self._node, self._fractional, self._clock = daemons, node, fractional, clock
-        self._changed, self._problems = changed, dict[str, str]()
+        self._daemons = daemons
+        self._node = node
+        self._fractional = fractional
+        self._changed = changed
+        self._clock = clock
+        self._problems: dict[str, str] = {}
         self._failures: dict[str, list[tuple[float, int]]] = {}  # by UUID: when, and how many servers had failed
         self._asked: dict[str, float] = {}  # by UUID: when a container last asked for the daemon
 
@@ -112,26 +117,28 @@ class MpsShares:
         """Return the PIDs of a daemon's clients; None if it does not say."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                clients: set[int] = set()
-                for server in steps.pids(await self._daemons.send(uuid, "get_server_list")):
-                    clients |= steps.pids(await self._daemons.send(uuid, f"get_client_list {server}"))
-                return frozenset(clients)
-        except (ControlError, OSError, ValueError, TimeoutError):
+                return frozenset[int]().union(*(await self._clients_by_server(uuid)).values())
+        except _NO_ANSWER:
             return None
 
     async def terminate(self, uuid: str, pid: int) -> None:
         """End a client's work before its process is killed: a kill during work can hang the GPU's other clients.
 
-        No-op if it is no client, or if the daemon does not answer in time.
+        No-op if it is not a client, or if the daemon does not answer in time.
         """
         if not self._daemons.knows(uuid):
             return
-        with contextlib.suppress(ControlError, OSError, ValueError, TimeoutError):
+        with contextlib.suppress(*_NO_ANSWER):
             async with asyncio.timeout(ANSWER_SECONDS):
-                for server in steps.pids(await self._daemons.send(uuid, "get_server_list")):
-                    if pid in steps.pids(await self._daemons.send(uuid, f"get_client_list {server}")):
+                for server, clients in (await self._clients_by_server(uuid)).items():
+                    if pid in clients:
                         await self._daemons.send(uuid, f"terminate_client {server} {pid}")
                         logger.info("Terminated an MPS client", extra={"daemon": uuid, "pid": pid})
+
+    async def _clients_by_server(self, uuid: str) -> dict[int, frozenset[int]]:
+        """Return the PIDs of a daemon's clients, by its servers' PIDs. Raises the errors of `_NO_ANSWER`."""
+        servers = steps.pids(await self._daemons.send(uuid, "get_server_list"))
+        return {server: steps.pids(await self._daemons.send(uuid, f"get_client_list {server}")) for server in servers}
 
     def _wanted(self) -> frozenset[str] | None:
         """Return the UUIDs of the GPUs that need a daemon; None while the GPUNode is unknown."""

@@ -133,8 +133,11 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
     try:
         process.stdin.write(call.commands.encode())
         process.stdin.close()
-        output = await _first_bytes(process.stdout, MAX_OUTPUT_BYTES + 1)
-        if len(output) > MAX_OUTPUT_BYTES:
+        try:
+            await process.stdout.readexactly(MAX_OUTPUT_BYTES + 1)
+        except asyncio.IncompleteReadError as error:
+            output = error.partial
+        else:
             process.kill()
             while await process.stdout.read(MAX_OUTPUT_BYTES):  # else `wait` never returns
                 pass
@@ -146,13 +149,6 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
             process.kill()
             await process.wait()
     return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
-
-
-async def _first_bytes(reader: asyncio.StreamReader, most: int) -> bytes:
-    output = b""
-    while len(output) < most and (part := await reader.read(most - len(output))):
-        output += part
-    return output
 
 
 async def _run_by_keeper(keeper: Path, call: DaemonCall) -> CallResult:

@@ -24,7 +24,7 @@ from deviceplugin.host.kernel_process import Container
 from deviceplugin.walls import plan
 from deviceplugin.walls.plan import Place, PodCgroup, Wall, WallInputs, WallState
 from gpushare import contract, pod
-from gpushare.allocation import Allocation
+from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import Gpu, GpuNode, Resize
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -35,6 +35,8 @@ SECONDS: Final = 5.0  # between two rounds
 WAIT_SECONDS: Final = 8.0  # for the driver; with ten for the lookup, below the library's twenty
 PORTION: Final = 64  # limits per call, so that other calls of the driver do not wait for all of them
 NOT_IN_FORCE: Final = "the driver's memory limit is not in force"
+CGROUP_REMEDY: Final = "set --cgroup-root to where the host's cgroup v2 is mounted"
+DRIVER_REMEDY: Final = "see the kernel's log for NVRM"
 
 
 @dataclasses.dataclass(eq=False)
@@ -77,7 +79,7 @@ class MemoryWalls:
 
     def is_needed(self) -> bool:
         """Whether the driver keeps limits on a GPU of this node."""
-        return bool(self._inputs().gpus)
+        return bool(self._able())
 
     async def cover(self, pod_uid: str) -> str:
         """Set the limits of a pod whose containers are about to start. Return why that failed, or ""."""
@@ -98,13 +100,13 @@ class MemoryWalls:
 
         states = await self._set({pod_uid}, planned)
         if states is not None and pod_uid not in self._there:
-            return self._report(wanted[0], f"the pod {pod_uid} has no cgroup below {self.root}")
+            return self._report(wanted[0], f"the pod {pod_uid} has no cgroup below {self.root}: {CGROUP_REMEDY}")
         return self._failure(states, planned(), wanted[0])
 
     async def prove(self, container: Container, holder: Tenant) -> Refusal | None:
         """Set the limits of a container with a process. Return the refusal for its processes if that failed."""
         inputs, uid = self._inputs(), container.pod_uid
-        if plan.is_exempt(self.node(), holder) or not any(grant.uuid in inputs.gpus for grant in holder.grants):
+        if holder.isolation is Isolation.NONE or not any(grant.uuid in inputs.gpus for grant in holder.grants):
             return None
 
         def planned() -> list[Wall]:
@@ -120,9 +122,8 @@ class MemoryWalls:
         states = await self._set({uid}, planned)
         (wanted, *_) = plan.of_container(container, holder, self.root, inputs)
         if states is not None and container.container_id not in self._there.get(uid, PodCgroup(self.root)).containers:
-            return Refusal(
-                self._report(wanted, f"the container {container.container_id} has no cgroup below {self.root}")
-            )
+            missing = f"the container {container.container_id} has no cgroup below {self.root}: {CGROUP_REMEDY}"
+            return Refusal(self._report(wanted, missing))
         problem = self._failure(states, planned(), wanted)
         return Refusal(problem) if problem else None
 
@@ -151,8 +152,7 @@ class MemoryWalls:
         pods, states = self.pods(), None
         uids = dict.fromkeys(lowered, "")
         if pods is not None:
-            entries = ((known, tenant.allocation_of(known, node)) for known in pods)
-            held = {entry.id: pod.uid(known) for known, entry in entries if isinstance(entry, Allocation)}
+            held = tenant.pod_uids(pods, node)
             uids = {identity: uid for identity, uid in held.items() if identity in lowered}
             states = await self._set(uids.values(), lambda: self._plan(uids.values()))
         confirmed = plan.confirmed(resizes, lowered, uids, states)
@@ -175,11 +175,12 @@ class MemoryWalls:
             self.changed()
 
     async def _round(self) -> None:
-        pods, able = self.pods(), self._inputs().gpus
+        pods, able = self.pods(), self._able()
         self._states = {place: state for place, state in self._states.items() if place[0] in able}
         if pods is None or self.node() is None or not able:
             return
-        await self._scan_pods({pod.uid(known) for known in pods if _allocation_id(known)} | self._early.keys())
+        allocated = {pod.uid(known) for known in pods if pod.annotations_of(known).get(contract.ALLOCATION)}
+        await self._scan_pods(allocated | self._early.keys())
         states = await self._enforce(self._plan)
         for state in states:
             if state.problem:
@@ -204,8 +205,11 @@ class MemoryWalls:
         self._states = {place: state for place, state in self._states.items() if place in wanted or place in kept}
         self._there = {uid: there for uid, there in self._there.items() if uid in alive}
 
+    def _able(self) -> dict[str, int]:
+        return plan.able(self.node(), self.gpus())
+
     def _inputs(self) -> WallInputs:
-        return WallInputs(plan.able(self.node(), self.gpus()), self.context_bytes, self.running(), self._applied)
+        return WallInputs(self._able(), self.context_bytes, self.running(), self._applied)
 
     def _plan(self, uids: Collection[str] | None = None) -> list[Wall]:
         """Return the walls by the newest ledger, of these pods or of all, where their cgroups are known."""
@@ -266,7 +270,7 @@ class MemoryWalls:
                 for wall, state in zip(wanted, known, strict=True)
             ):
                 return ""
-            return self._report(about, f"the driver has not answered for {WAIT_SECONDS:g} s")
+            return self._report(about, f"the driver has not answered for {WAIT_SECONDS:g} s: {DRIVER_REMEDY}")
         for state in states:
             if state.problem:
                 return self._report(state.wall, state.problem)
@@ -331,10 +335,6 @@ def _scan(root: Path, uids: Collection[str], known: Mapping[str, PodCgroup]) -> 
     if len(pods) < len(uids):
         pods = cgroups.pods(root)
     return {uid: PodCgroup(pods[uid], cgroups.containers(pods[uid])) for uid in uids if uid in pods}
-
-
-def _allocation_id(manifest: PodJson) -> str:
-    return str(pod.annotations_of(manifest).get(contract.ALLOCATION, ""))
 
 
 def _has_share(manifest: PodJson, node: GpuNode | None) -> bool:

@@ -107,12 +107,6 @@ def able(node: GpuNode | None, seen: Iterable[Gpu]) -> dict[str, int]:
     return {gpu.uuid: gpu.memory_bytes for gpu in known.values() if gpu.memory_enforcement is MemoryEnforcement.DRIVER}
 
 
-def is_exempt(node: GpuNode | None, of: Tenant) -> bool:
-    """Whether the share's limits are not to be enforced."""
-    entry = tenant.find_allocation(of, node) if node is not None else None
-    return entry is not None and entry.labels.isolation is Isolation.NONE
-
-
 def walls(
     node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgroup], inputs: WallInputs
 ) -> Iterator[Wall]:

@@ -49,11 +49,13 @@ def count(
     tally = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, {', '.join(parts)}"
     said = f"no GPU fits {asked}: {tally}; nearest: {nearest}"
     lasting = {name for name, rule in filters.RULES.items() if rule.lasts}
-    if max((demand.gpus for demand in request.demands), default=0) > max_per_node:
-        said += f"; no node has more than {_plural(max_per_node, 'GPU')}; {NEVER}"
-    elif {name for name, count in counts.items() if count} <= lasting:
+    is_too_many = max((demand.gpus for demand in request.demands), default=0) > max_per_node
+    lasts = is_too_many or {name for name, count in counts.items() if count} <= lasting
+    if is_too_many:
+        said += f"; no node has more than {_plural(max_per_node, 'GPU')}"
+    if lasts:
         said += f"; {NEVER}"
-    return Refusal(said, tuple(rejected), lasts=said.endswith(NEVER))
+    return Refusal(said, tuple(rejected), lasts=lasts)
 
 
 def _asked(demands: Sequence[Demand]) -> str:

@@ -23,7 +23,6 @@ from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
 from gpushare.request import Constraints
 
-CROWD: Final = MAX_MPS_CLIENTS  # pods on one GPU
 _MAX_NAMESPACES = 2  # more are only counted in a message
 
 # (detail, shortfall 0..), or None if the GPU fits.
@@ -49,7 +48,7 @@ class Sees(enum.Enum):
 
     # the GPU's properties, except index, PCI bus ID and health reason; its UUID only if the pod names it
     GPU = enum.auto()
-    # the labels of the pods on it, compared with the pod's own; and whether they are `CROWD` or more
+    # the labels of the pods on it, compared with the pod's own; and whether there are `MAX_MPS_CLIENTS` or more
     LABELS = enum.auto()
     AMOUNT = enum.auto()  # a free amount, which must be at least the requested one
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from gpushare import ledger
 from gpushare.allocation import Allocation, Labels, Memory, PodRef, Share
 from gpushare.gpunode import Gpu
+from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
 from gpushare.placement import filters
 from gpushare.placement.filters import FilterInput, Sees
 from gpushare.request import Constraints
@@ -24,7 +25,7 @@ NOBODY: Final = 0
 PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
-_Set = frozenset[Labels | None]  # None: there are as many pods as `filters.CROWD`, or more
+_Set = frozenset[Labels | None]  # None: there are `MAX_MPS_CLIENTS` pods or more
 _MAX_CACHED: Final = 256
 _OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
@@ -48,7 +49,7 @@ class GpuLabelSets:
         every = [holder.labels for holder in holders]
         if not every:
             return NOBODY
-        labels: _Set = frozenset(every if len(every) < filters.CROWD else (*every, None))
+        labels: _Set = frozenset(every if len(every) < MAX_MPS_CLIENTS else (*every, None))
         number = self._numbers.get(labels)
         if number is None:
             number = self._add(labels)
@@ -129,6 +130,6 @@ def _like(labels: Labels | None) -> Labels | None:
 def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:
     holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels if pod)
     if None in labels:
-        holders *= filters.CROWD
+        holders *= MAX_MPS_CLIENTS
     verdict = check(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
     return PASSES if verdict is None else verdict[1]

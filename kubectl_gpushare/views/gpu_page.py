@@ -177,10 +177,10 @@ def _allocated(total: gpu_summary.Sum) -> str:
 
 
 def _isolations(gpu: GpuSummary) -> str:
-    """Return what the GPU's shares may have, and what those on it keep others from."""
+    """Return the kinds that the GPU offers, and the one that its current shares restrict it to."""
     if not gpu.shared:
         return ""
-    kinds = " or ".join(gpu.gpu.isolations) or "none: its configuration allows no shares"
+    kinds = " or ".join(gpu.gpu.isolations) or "none: it supports no isolation that its configuration allows"
     return f"{kinds}; now only {gpu.isolation}, as its shares have" if gpu.isolation not in {"", kinds} else kinds
 
 

@@ -87,6 +87,10 @@ class GpuSummary:
             return f"takes only pods with the exclusion label {self.exclusion}, as those on it have"
         if self.isolation and not gpu_capacity.is_open(self.gpu, self.used, self.kinds):
             return f"takes only pods with isolation {self.isolation}, as those on it have"
+        if self.shared and not self.used.holders and not gpu_capacity.is_open(self.gpu, self.used, self.kinds):
+            if self.gpu.isolations:
+                return f"takes only pods that ask for isolation {' or '.join(self.gpu.isolations)}"
+            return "takes no shares: it supports no isolation that its configuration allows"
         if not self.holds:
             return ""
         return f"freed capacity is reserved for {', '.join(sorted(str(hold.pod) for hold in self.holds))}"

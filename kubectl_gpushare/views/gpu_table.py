@@ -84,16 +84,10 @@ def document(gpus: Sequence[GpuSummary]) -> Document:
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
+    known = snapshot.node_objects, snapshot.typical_of, snapshot.usage, snapshot.kinds
     gpus = [
         gpu
-        for gpu in build(
-            snapshot.nodes,
-            chosen.sort_by,
-            snapshot.node_objects,
-            snapshot.typical_of,
-            snapshot.usage,
-            snapshot.kinds,
-        )
+        for gpu in build(snapshot.nodes, chosen.sort_by, *known)
         if (not names or gpu.node in names or gpu.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in gpu.used.holders))
     ]

@@ -137,16 +137,10 @@ def document(rows: Sequence[NodeRow]) -> Document:
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
     """Return the named nodes, or all; with -n, those that pods of the namespace are on. `now`: for their ages."""
+    known = snapshot.node_objects, snapshot.typical_of, snapshot.usage, snapshot.kinds
     rows = [
         row
-        for row in build(
-            snapshot.nodes,
-            chosen.sort_by,
-            snapshot.node_objects,
-            snapshot.typical_of,
-            snapshot.usage,
-            snapshot.kinds,
-        )
+        for row in build(snapshot.nodes, chosen.sort_by, *known)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace

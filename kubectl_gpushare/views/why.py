@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpushare import contract, pod, policies, quantity
+from gpushare import contract, isolation, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
 from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field, section
@@ -81,16 +81,13 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
 
 def _isolations(described_pod: described.DescribedPod, reasons: Reasons) -> list[str]:
     """Return the kind that a placed pod got, or those that are tried for a waiting one, each with the reason."""
-    entry, reasons_by_kind = described_pod.entry, dict(reasons.isolations)
-    if not described.is_isolation_notable(
-        reasons.asked.request, *reasons_by_kind, *([entry.labels.isolation] if entry else ())
-    ):
+    entry, tried = described_pod.entry, reasons.isolations
+    given = () if entry is None else (entry.labels.isolation,)
+    if not described.is_isolation_notable(reasons.asked.request, *given, *(kind for kind, _ in tried)):
         return []
-    if entry is None:
-        return [f"{kind}: {why}" for kind, why in reasons.isolations]
-    kind = entry.labels.isolation
-    now = f"it was given when the pod was placed; now it would be {' or '.join(reasons_by_kind)}"
-    return [f"{kind}: {reasons_by_kind.get(kind, now)}"]
+    if not given:
+        return [f"{kind}: {why}" for kind, why in tried]
+    return [f"{kind}: {isolation.why_given(kind, tried)}" for kind in given]
 
 
 def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:

@@ -296,7 +296,7 @@ class Leases:
 
     def handle(self, client: LeaseClient, kind: int, lease: wire.Lease) -> None:
         """Handle WANT, CLOSED or RELEASED. `lease.gpu` is one of the client's grants."""
-        if client.tenant.isolation is not Isolation.ARBITER:  # no turns: a lease as of a share that is alone
+        if client.tenant.isolation is not Isolation.ARBITER:  # no turns: grant what a share gets that is alone
             if kind == contract.MESSAGE_WANT:
                 client.send(wire.opened(wire.Lease(lease.gpu, 0, next(self._numbers))))
             return

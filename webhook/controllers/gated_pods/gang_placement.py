@@ -194,7 +194,7 @@ def _max_pods_per_node(scratch: ScratchStore, request: Request) -> int:
 
 
 def _as_one(requests: PodRequests, kind: Isolation) -> tuple[dict[str, Any], Request]:
-    """Return the pods as one that asks for this kind of isolation, as `auto` would judge their sum differently."""
+    """Return the pods as one pod that asks for this kind of isolation; `auto` could choose another for the sum."""
     first, request = requests[0]
     request = dataclasses.replace(isolation.resolved(request, kind), isolation=kind.value)
     containers: list[Any] = []
