@@ -18,8 +18,6 @@ import asyncio
 import contextlib
 import dataclasses
 import datetime
-import importlib
-import importlib.util
 import os
 import platform
 import sys
@@ -37,7 +35,7 @@ from launches.node import Done, Node, Tenant
 from launches.report import Report
 from programs import decoding
 
-from gpushare import request
+from gpushare import isolation, request
 from gpushare.allocation import Isolation
 from tests import builders
 from tests.interposer import container
@@ -52,7 +50,6 @@ PUBLISHED: Final = {
 }
 LATE: Final = ("requests", "bursts")  # modes with a given amount of work, of which each piece has a latency
 AIM: Final = 0.03  # how much less than the best `auto` may do
-RULE: Final = "gpushare.isolation"
 HEAD: Final = ("pair", "isolation", "work, % of dedicated", "of each", "share error, points", "p99 ms", "memory limit")
 NOT_BUILT: Final = "mig is left out: the agent does not cut instances for pods yet"
 
@@ -116,19 +113,18 @@ PAIRS: Final = (
 
 def auto(pair: Pair) -> str:
     """Return the first isolation that gpushare tries for the first pod and also tries for the second one."""
-    rule = importlib.import_module(RULE)
-    first, second = (_tried(rule, tenant) for tenant in pair.tenants)
-    return next(kind for kind in first if kind in second)
+    first, second = (isolation.kinds(_asked(tenant), AUTO) for tenant in pair.tenants)
+    return str(next(kind for kind in first if kind in second))
 
 
-def _tried(rule: Any, tenant: Tenant) -> list[str]:
+def _asked(tenant: Tenant) -> request.Request:
     pod = builders.pod(
         request=str(tenant.request / 100),
         limit=str(tenant.limit / 100),
         memory="1Gi",
         latency="true" if tenant.latency else "false",
     )
-    return [str(choice.isolation) for choice in rule.choices(request.parse(pod), AUTO)]
+    return request.parse(pod)
 
 
 async def dedicated(tenant: Tenant) -> Done:
@@ -184,7 +180,6 @@ async def measure_all(report: Report) -> None:
     table: list[list[str]] = []
     known: dict[Tenant, Done] = {}
     behind: list[str] = []
-    has_rule = importlib.util.find_spec(RULE) is not None
     for pair in PAIRS:
         alone = []
         for tenant in pair.tenants:
@@ -195,20 +190,18 @@ async def measure_all(report: Report) -> None:
         soonest_ms = next((one.quantile(0.99) for one in alone if one.latencies_ms), None)
         table.append([pair.title, "dedicated", "100.0", "", "", _text(soonest_ms), ""])
         rows = {kind: await measure(pair, kind, alone, report.seconds) for kind in MEASURED}
-        chosen = auto(pair) if has_rule else ""
+        chosen = auto(pair)
         for kind, row in rows.items():
             table.append(["", kind, *_cells(row)])
             _add(report, pair, kind, row, soonest_ms)
-        if chosen:
-            table.append(["", f"{AUTO}: {chosen}", *_cells(rows[chosen])])
-            best = _add_auto(report, pair, rows, chosen)
-            behind += [pair.title] if rows[chosen].total < (1 - AIM) * best else []
+        table.append(["", f"{AUTO}: {chosen}", *_cells(rows[chosen])])
+        best = _add_auto(report, pair, rows, chosen)
+        behind += [pair.title] if rows[chosen].total < (1 - AIM) * best else []
         report.record_busy_cores()
         print(f"{pair.title}: measured", file=sys.stderr)
     report.say(tabulate.tabulate(table, HEAD, tablefmt="github", disable_numparse=True))
     near = f"auto does less than {100 * (1 - AIM):g} % of the best work in {len(behind)} of {len(PAIRS)} pairs"
-    said = f"{near}{': ' if behind else ''}{'; '.join(behind)}" if has_rule else f"auto is left out: {RULE} is not here"
-    report.say(f"\n{said}.\n")
+    report.say(f"\n{near}{': ' if behind else ''}{'; '.join(behind)}.\n")
     report.say(f"{NOT_BUILT}.")
 
 

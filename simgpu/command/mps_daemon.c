@@ -171,7 +171,7 @@ static void turn(int listener) {
     }
     if (polled[0].revents != 0)
         accept_connection(listener);
-    (void)mps_server_died();
+    mps_server_reap();
 }
 
 /* Notice now if a client was killed with work outstanding. */

@@ -154,12 +154,11 @@ void mps_server_end(void) {
     forget(0);
 }
 
-bool mps_server_died(void) {
+void mps_server_reap(void) {
     siginfo_t info = {.si_pid = 0};
     if (server.pid == 0 || waitid(P_PID, (id_t)server.pid, &info, WEXITED | WNOHANG | WNOWAIT) != 0 || info.si_pid == 0)
-        return false;
+        return;
     forget(reap());
-    return true;
 }
 
 pid_t mps_server_pid(void) {

@@ -11,7 +11,7 @@
 #include "image/gpus.h"
 #include "state/slots.h"
 
-/* What a server grants each client. A server keeps the defaults from when it started. */
+/* The limits of each client of a server: the daemon's defaults when the server started, unless they were set since. */
 typedef struct {
     double percent;
     uint64_t pinned_bytes[IMAGE_MAX_GPUS]; /* by the daemon's device numbers; 0: no limit */
@@ -30,8 +30,8 @@ int mps_device(const char *name);
 void mps_server_start(uid_t user);
 /* End the server and its clients. */
 void mps_server_end(void);
-/* Whether the server's process has died by itself; if so, the server has ended, and the log has a line. */
-bool mps_server_died(void);
+/* If the server's process has died by itself, end its clients. */
+void mps_server_reap(void);
 /* Return the server's process; 0: there is no server. `pidfd`: to wait for its end. */
 pid_t mps_server_pid(void);
 int mps_server_pidfd(void);

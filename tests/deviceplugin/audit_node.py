@@ -108,6 +108,16 @@ class Node:
         return prometheus_client.generate_latest(registry).decode()
 
 
+async def serve(node: Node) -> None:
+    """Say that the node is ready. Then do what each line of standard input says, and print the answer as JSON."""
+    sys.stdout.write("null\n")
+    sys.stdout.flush()
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        answer = await node.do(*line.split())
+        sys.stdout.write(json.dumps(answer) + "\n")
+        sys.stdout.flush()
+
+
 async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     opened = nvml.Nvml()
     gpus = ObservableGpus(opened.snapshot().gpus)
@@ -121,12 +131,7 @@ async def main(directory: Path, pods: dict[str, list[int]], *more: str) -> None:
     with linked.to(made, context_bytes=sizes.bytes_on) as link:
         node = Node(opened, gpus, sizes, made, link, "end" in more)
         link.unclaimed_bytes = functools.partial(overhead.unclaimed_on_gpu, node.driver, link.arbiter.shares)
-        sys.stdout.write("null\n")
-        sys.stdout.flush()
-        while line := await asyncio.to_thread(sys.stdin.readline):
-            answer = await node.do(*line.split())
-            sys.stdout.write(json.dumps(answer) + "\n")
-            sys.stdout.flush()
+        await serve(node)
     await made.stop()
 
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import subprocess
-import uuid
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests import cgroups
 from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
 from tests.simgpu.programs import memory_limits
 
@@ -30,27 +29,13 @@ mig-capable = yes
 """
 
 
-def mounted() -> Path | None:
-    """Return where the control groups of version 2 are mounted."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    return next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
-
-
 @pytest.fixture
 def cgroup() -> Iterator[Path]:
-    """A new control group of version 2 with two groups in it."""
-    root = mounted()
-    if os.geteuid() != 0 or root is None or not os.access(root, os.W_OK):
-        pytest.skip("limits by control group need root, and a writable mount of control groups of version 2")
-    path = root / f"simgpu-test-{uuid.uuid4().hex}"
-    inner = [path / "one", path / "two"]
-    for group in (path, *inner):
-        group.mkdir()
-    try:
+    """A new cgroup with two cgroups in it."""
+    with cgroups.new() as path:
+        for name in ("one", "two"):
+            (path / name).mkdir()
         yield path
-    finally:
-        for group in (*inner, path):
-            group.rmdir()
 
 
 def node(directory: Path, driver: str = "615.20.01") -> Node:

@@ -136,3 +136,13 @@ def test_pinned_limit_that_names_an_invisible_gpu_drops_all_limits(
     mps.tell("set_default_device_pinned_mem_limit 0 10G")
     with client(node, {**mps.environment, PINNED: limits}) as one:
         assert one.does(f"allocate {gib}") == result
+
+
+def test_servers_pinned_limit_holds_for_later_clients(node: Node, mps: Daemon) -> None:
+    with client(node, mps.environment) as before:
+        server = mps.server()
+        assert mps.tell(f"set_device_pinned_mem_limit {server} 0 10G") == ""
+        assert mps.tell(f"get_device_pinned_mem_limit {server} 0") == "10240M\n"
+        assert before.does("allocate 20") == 0
+    with client(node, mps.environment) as late:
+        assert late.does("allocate 20") == OUT_OF_MEMORY

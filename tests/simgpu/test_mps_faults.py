@@ -59,13 +59,14 @@ def test_killed_client_with_outstanding_work_wedges_the_server(tmp_path: Path) -
 
 
 def test_idle_others_find_the_server_wedged_later(tmp_path: Path) -> None:
-    with two_clients(tmp_path) as (_, mps, one, two):
-        one.does("launch k_300ms")
+    with two_clients(tmp_path) as (node, mps, one, two), client(node, {}, device=1) as other:
+        one.does("launch k_500ms")
         kill(one)
         while str(one.process.pid) in mps.tell("ps"):
             pass
+        assert other.does("launch k_500ms") == other.does("wait") == 0
         assert two.does("used") == 0
-        assert not runs(two), "the work would have ended long before this launch"
+        assert not runs(two), "the work would have ended before this launch"
 
 
 @pytest.mark.parametrize("why", ["newer", "no work", "ended work", "orderly exit"])

@@ -105,7 +105,7 @@ def test_partition_is_exclusive_and_percentages_do_not_count(tmp_path: Path) -> 
         quarter, half = added(mps, gpu, 6), added(mps, gpu, 12)
         percent = {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "3"}
         alone = took(node, "k_24ms", {**quarter, **percent})
-        assert alone == pytest.approx([100], abs=15)  # idle multiprocessors of the others are not lent
+        assert alone == pytest.approx([100], abs=15), "it gets no multiprocessors outside its partition, even idle ones"
         assert took(node, "k_24ms", quarter, half) == pytest.approx([100, 50], abs=15)
 
 
@@ -124,7 +124,8 @@ def test_faults_stay_in_their_partition_from_driver_610(tmp_path: Path, containe
                 assert other.does("wait") == ILLEGAL_ADDRESS
             with client(node, left) as late:
                 assert late.first == str(SERVER_NOT_READY)
-            kill(one), kill(beside), kill(other)
+            for each in (one, beside, other):
+                kill(each)
         with client(node, left) as after:
             assert runs(after)
 

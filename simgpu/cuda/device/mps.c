@@ -2,7 +2,7 @@
  *
  * A process is an MPS client if a control daemon listens in CUDA_MPS_PIPE_DIRECTORY, or the default directory, when it
  * calls cuInit. With a wrong directory it silently runs without MPS. The daemon tells it its server and limits, and
- * sees by the connection when it exits. mps_control.c has the other end. */
+ * sees by the connection when it exits. mps_daemon.c has the other end. */
 #define _GNU_SOURCE
 #include "cuda/device/mps.h"
 
@@ -72,7 +72,7 @@ static bool ask(int connection, char *answer, size_t size) {
     return true;
 }
 
-/* Read the answer that mps_server.c writes. */
+/* Read the answer that mps_daemon.c writes. */
 static bool accept_server(const char *answer) {
     unsigned long long server;
     int is_static;

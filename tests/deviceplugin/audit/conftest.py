@@ -96,6 +96,22 @@ class AuditNode:
         return made
 
 
+def started(stack: contextlib.ExitStack, gpus: Path, module: str, *arguments: str | Path) -> Asked:
+    """Start an agent in its own process, and wait until it is ready; it ends with the stack."""
+    process = subprocess.Popen(
+        [sys.executable, "-m", module, *arguments],
+        env=simulated.environment(gpus),
+        cwd=simulated.ROOT,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    stack.enter_context(container.finishing(process))
+    agent = Asked(process)
+    agent.read()
+    return agent
+
+
 @pytest.fixture(scope="session")
 def _library() -> None:
     subprocess.run(["make", "-s", "-C", simulated.ROOT / "interposer", "all"], check=True, timeout=120)
@@ -113,17 +129,7 @@ def start(
 
         def begin(*more: str, pods: dict[str, tuple[int, ...]] | None = None) -> AuditNode:
             pods_json = json.dumps(pods or {"trainer": (LIMIT, 0)})
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.deviceplugin.audit_node", short_path, pods_json, *more],
-                env=simulated.environment(gpus),
-                cwd=simulated.ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.enter_context(container.finishing(process))
-            agent = Asked(process)
-            agent.read()
+            agent = started(stack, gpus, "tests.deviceplugin.audit_node", short_path, pods_json, *more)
             return AuditNode(agent, container.Container(short_path / "arbiter", gpus), stack)
 
         yield begin

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import os
 import subprocess
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
@@ -251,15 +252,18 @@ async def scripted(tmp_path: Path, short_path: Path) -> AsyncIterator[tuple[MpsS
     assert not made.can_share(HardwareGpu("GPU-2", 1), (8, 0)), "without a keeper, no agent could be replaced"
 
 
-async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(
-    scripted: tuple[MpsShares, Path],
-) -> None:
-    mps, log = scripted
-    assert await mps.clients("GPU-1") == frozenset({7, 8})
-    await mps.terminate("GPU-1", 9)
-    await mps.terminate("GPU-1", 8)
-    sent = (log / "commands").read_text().splitlines()
-    assert [line for line in sent if line.startswith("terminate")] == ["terminate_client 70 8"]
+async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(world: World) -> None:
+    async with (
+        world.client("small", clients.allocates, 48) as first,
+        world.client("large", clients.allocates, 48) as second,
+    ):
+        assert [await says(first), await says(second)] == ["0", "0"]
+        assert await world.shares.clients(world.uuid) == {first.pid, second.pid}
+        await world.shares.terminate(world.uuid, os.getpid())
+        await world.shares.terminate(world.uuid, first.pid)
+        goes_on(first)
+        goes_on(second)
+        assert [await says(first), await says(second)] == ["", "ran"]
 
 
 async def test_a_gpu_whose_servers_fail_again_and_again_takes_no_new_share(scripted: tuple[MpsShares, Path]) -> None:

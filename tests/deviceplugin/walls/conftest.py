@@ -5,19 +5,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
-import os
 import subprocess
-import sys
-import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import cgroups as made_cgroups
 from tests.deviceplugin import simulated
 from tests.deviceplugin.arbiter_node import container_id, uid
-from tests.deviceplugin.audit.conftest import Asked
+from tests.deviceplugin.audit.conftest import Asked, started
 from tests.deviceplugin.audit.programs import asked
 from tests.interposer import container
 from tests.programs import command
@@ -35,12 +33,6 @@ context-memory = 256MiB
 compute-capability = 8.0
 mig-capable = yes
 """
-
-
-def hierarchy() -> Path | None:
-    """Return where cgroup v2 is mounted."""
-    mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
-    return next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
 
 
 @dataclasses.dataclass
@@ -78,17 +70,8 @@ Start = Callable[..., WallsNode]
 @pytest.fixture
 def cgroups() -> Iterator[Path]:
     """Yield a new cgroup in which a node's pods can be."""
-    root = hierarchy()
-    if os.geteuid() != 0 or root is None or not os.access(root, os.W_OK):
-        pytest.skip("the driver's limits need root, and a writable mount of cgroup v2")
-    path = root / f"gpushare-test-{uuid.uuid4().hex}"
-    path.mkdir()
-    try:
+    with made_cgroups.new() as path:
         yield path
-    finally:
-        for inner in sorted((inner for inner in path.rglob("*") if inner.is_dir()), reverse=True):
-            inner.rmdir()
-        path.rmdir()
 
 
 @pytest.fixture
@@ -105,17 +88,7 @@ def start(simulation: None, cgroups: Path, short_path: Path, tmp_path: Path) -> 
             for name in given:
                 pod = cgroups / "kubepods" / f"pod{uid(name)}" / container_id(name, "main")
                 pod.mkdir(parents=True, exist_ok=True)
-            process = subprocess.Popen(
-                [sys.executable, "-m", "tests.deviceplugin.walls.walls_node", short_path, cgroups, json.dumps(given)],
-                env=simulated.environment(gpus),
-                cwd=simulated.ROOT,
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                text=True,
-            )
-            stack.enter_context(container.finishing(process))
-            agent = Asked(process)
-            agent.read()
+            agent = started(stack, gpus, "tests.deviceplugin.walls.walls_node", short_path, cgroups, json.dumps(given))
             return WallsNode(agent, container.Container(short_path / "arbiter", gpus), cgroups, stack)
 
         yield begin

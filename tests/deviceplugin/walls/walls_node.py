@@ -14,7 +14,7 @@ end POD           remove the pod's allocation
 overtake POD N    resize the pod while a round waits for the directories of the cgroups
 start POD         set the limit of a pod that gets its allocation during such a round; print why that failed
 hurry             wait for the driver for one second at most
-stall             have a call of the driver take three seconds
+stall             have a call of the driver never return
 late              have the agent's informers lack all pods
 forget            have the agent know no pods yet, as after its start
 copy POD          add a pod whose annotation names this pod's allocation
@@ -27,7 +27,6 @@ import dataclasses
 import json
 import sys
 import threading
-import time
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -106,7 +105,7 @@ class Node(audit_node.Node):
                 setattr(memory_walls, "WAIT_SECONDS", 1.0)  # noqa: B010 - it is Final
                 return None
             case "stall":
-                self.stalled = asyncio.create_task(self.driver.ask(time.sleep, 3))
+                self.stalled = asyncio.create_task(self.driver.ask(threading.Event().wait))
                 return await asyncio.sleep(0)
             case "forget":
                 self.seen = lambda _: None
@@ -168,13 +167,7 @@ async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:
     for name, (memory_bytes, gpu) in pods.items():
         made.add_pod(name, GivenShare(("main",), (gpus.gpus[gpu].uuid,), 50, 100, memory_bytes))
     await made.start()
-    node = Node(opened, gpus, sizes, made, root)
-    sys.stdout.write("null\n")
-    sys.stdout.flush()
-    while line := await asyncio.to_thread(sys.stdin.readline):
-        answer = await node.do(*line.split())
-        sys.stdout.write(json.dumps(answer) + "\n")
-        sys.stdout.flush()
+    await audit_node.serve(Node(opened, gpus, sizes, made, root))
     await made.stop()
 
 

@@ -1,4 +1,4 @@
-"""What enforces memory limits, as the agent finds out."""
+"""Programs that probe, as the agent does, what enforces memory limits on the first GPU, and print it."""
 
 from __future__ import annotations
 
