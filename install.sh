@@ -234,8 +234,9 @@ install_into_cluster() {
   fi
   render manifests "${overlay[@]}"
   list_removed
+  preflight
+  [[ -z $unread ]] || fail "$unread"
   if [[ -n $dry_run ]]; then
-    preflight
     say "Would install $(contents)"
     if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
       apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml" >/dev/null
@@ -248,7 +249,6 @@ install_into_cluster() {
     say 'Nothing was changed.'
     return
   fi
-  preflight
   say "Installing $(contents)"
   # The kind must exist before its objects, and before the policies that name it.
   apply "${force[@]}" --filename config/base/crd/gpunodes.yaml
@@ -295,7 +295,7 @@ verify() {
 
 # --- command line ----------------------------------------------------------------------------------------------------
 
-timeout_seconds=180 mode='' dry_run='' skip_preflight='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late=''
+timeout_seconds=180 mode='' dry_run='' skip_preflight='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late='' unread=''
 overlay=() without=() removed=() force=()
 
 choose() {

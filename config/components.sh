@@ -3,13 +3,14 @@
 # shellcheck disable=SC2154  # install.sh sets the variables of the command line
 set -euo pipefail
 
-# Adds the components of the last installation, which the agent's DaemonSet names.
+# Adds the components of the last installation, which the agent's DaemonSet names. If they cannot be read and the command
+# line does not name any, sets `unread` to the error: the preflight check says first what is wrong with the cluster.
 keep_components() {
   local name installed kept=''
   if ! installed="$(kubectl get daemonset --namespace "$NAMESPACE" gpushare-agent --ignore-not-found \
     --output 'jsonpath={.metadata.annotations.gpushare\.io/components}')"; then
     [[ ${#without[@]} -eq 0 && " ${overlay[*]}" == *" --component "* ]] ||
-      fail 'the installed components could not be read: name them with --component'
+      unread='the installed components could not be read: name them with --component'
     return 0
   fi
   for name in "${without[@]}"; do
