@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare import contract
 from gpushare.object_parsers import read_yaml
 from lab import build
 from tests.chart.conftest import Helm, comparable
@@ -21,6 +22,8 @@ Json = dict[str, Any]
 RUNTIME_CLASS = {"agent.runtimeClassName": "nvidia"}
 DRIVER_ROOT = {"agent.cdi.enabled": True, "agent.nvidiaDriverRoot": "/run/nvidia/driver"}
 MICROK8S = {"agent.kubeletRootDir": "/var/snap/microk8s/common/var/lib/kubelet"}
+AGENT_NODES = "agent.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+OPT_IN = {AGENT_NODES: [{"matchExpressions": [{"key": contract.NODE_CONFIG_LABEL, "operator": "Exists"}]}]}
 MONITORING = {
     f"monitoring.{part}.enabled": True for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")
 }
@@ -38,6 +41,7 @@ SWITCHES: dict[str, Json] = {
     "driver-memory": {"agent.driverMemory": True},
     "microk8s": MICROK8S,
     "runtime-class": RUNTIME_CLASS,
+    "opt-in": OPT_IN,
     "defrag": {"defrag.enabled": True},
     "monitoring": MONITORING,
 }
