@@ -160,7 +160,7 @@ def _work(own: Done, tenant: Tenant, alone: Done, pair: Pair) -> float:
 
 
 async def _memory(node: Node, kind: str, box: container.Container | None) -> str:
-    """Let a tenant allocate as much as it can; return whether its limit was kept, and by which wall."""
+    """Let a tenant allocate as much as it can; return whether its limit was kept, and by what."""
     environment = node.give(1, 100, isolation=Isolation.MPS if kind == MPS else Isolation.ARBITER)
     box = box or (dataclasses.replace(node.box, preload=()) if kind == NONE else node.box)
     result = await asyncio.to_thread(box.run, [container.PROBE, "--fill"], environment)

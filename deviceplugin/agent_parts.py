@@ -81,7 +81,7 @@ class KubeletParts:
                 find=shares.lookup.find_by_name,
                 descriptions=self._specs,
                 denied=denied,
-                walls=shares.walls,
+                memory_limits=shares.memory_limits,
                 mps=hardware.mps_shares.ready,
             ),
         )
@@ -156,7 +156,7 @@ class ReportParts:
             node,
             state,
             wake=cluster.wake.status,
-            resizes=shares.apply,
+            resizes=shares.memory_limits.apply,
             audited=shares.conditions,
             injected=kubelet.conditions,
         )
@@ -290,7 +290,7 @@ class AgentParts:
 
         def gpunode_changed(_: object_store.Delta) -> None:
             modes.recount()
-            shares.refresh()
+            shares.memory_limits.refresh()
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)

@@ -1,4 +1,4 @@
-"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter, walls and audit."""
+"""The parts that all others build on: copies of the cluster's objects, the GPUs, the arbiter, limits and audit."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from deviceplugin.audit import auditor, overhead
 from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_limits, nvml_mig, observation
 from deviceplugin.link import arbiter, node_shares
+from deviceplugin.memory_limits import enforcer
 from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons, shares
 from deviceplugin.report import announcements, share_peaks
 from deviceplugin.state import node_state, pod_resources
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from deviceplugin.state.node_state import Wake
-from deviceplugin.walls import memory_walls
 from gpushare import contract
 from gpushare.cluster import api_client, events
-from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
+from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode
 from gpushare.modes.hardware_gpu import HardwareGpu
 
 # How long the agent's view of the cluster can be stale before it counts: an API server restarts faster than that.
@@ -167,8 +167,20 @@ class ShareParts:
             driver_version=hardware.driver_version,
         )
         self.lookup = node_shares.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
-        self.walls = memory_walls.MemoryWalls(
+        self.arbiter = arbiter.Arbiter(
+            process.channel,
+            lookup=self.lookup,
+            node=node.now,
+            tell=cluster.wake.status.set,
+            context_bytes=sizes.bytes_on,
+            unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
+            refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
+            prove=lambda container, holder: self.memory_limits.prove(container, holder),
+            shares=running,
+        )
+        self.memory_limits = enforcer.LimitEnforcer(
             hardware.driver,
+            self.arbiter,
             root=settings.cgroup_root,
             gpus=lambda: state.seen.gpus,
             node=node.now,
@@ -178,17 +190,6 @@ class ShareParts:
             running=running.limit_bytes,
             warn=cluster.events.warn,
             changed=cluster.wake.status.set,
-        )
-        self.arbiter = arbiter.Arbiter(
-            process.channel,
-            lookup=self.lookup,
-            node=node.now,
-            tell=cluster.wake.status.set,
-            context_bytes=sizes.bytes_on,
-            unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
-            refused=announcements.RefusedLibraries(pods.all, cluster.events.warn).refused,
-            prove=self.walls.prove,
-            shares=running,
         )
         self.auditor = auditor.Auditor(
             hardware.driver,
@@ -201,7 +202,7 @@ class ShareParts:
             changed=cluster.wake.status.set,
             node_name=cluster.name,
             identify=cluster.identify,
-            walls=lambda: self.walls.states,
+            driver_limits=lambda: self.memory_limits.states,
             mps=hardware.mps_shares,
             mps_pids=hardware.mps_daemons.pids,
             end_unlimited=settings.end_unlimited,
@@ -210,33 +211,10 @@ class ShareParts:
         self.peaks = share_peaks.Peaks(
             settings.state_directory, uses=running.uses, leases=running.lease_usage, pods=pods.uids
         )
-        self._rising: asyncio.Task[None] | None = None
-        self.loops: Loops = {"audit": self._audit, "peaks": self.peaks.run, "walls": self.walls.run}
+        self.loops: Loops = {"audit": self._audit, "peaks": self.peaks.run, "memory limits": self.memory_limits.run}
 
     def conditions(self) -> tuple[Condition, ...]:
         return self.auditor.conditions if self.audited.is_set() else ()
-
-    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
-        """Have this GPUNode applied to all shares; return the resizes that its status should have.
-
-        The driver's limit is raised before the library's, and lowered afterwards.
-        """
-        await self.walls.rise()
-        return await self.walls.confirm(node, await self.arbiter.apply(node))
-
-    def refresh(self) -> None:
-        """Send the current GPUNode to the arbiter, once the driver's limits are high enough for it."""
-        if not self.walls.rises():
-            self.arbiter.refresh()
-        elif self._rising is None or self._rising.done():
-            self._rising = asyncio.get_running_loop().create_task(self._rise())
-
-    async def _rise(self) -> None:
-        # A driver that does not answer delays the arbiter once only, for a bounded time.
-        try:
-            await self.walls.rise()
-        finally:
-            self.arbiter.refresh()
 
     async def _audit(self) -> None:
         # The audit compares processes with the GPUs' modes, so these must be known first.

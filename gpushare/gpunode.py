@@ -24,10 +24,11 @@ class Mode(enum.StrEnum):
 
 
 class MemoryEnforcement(enum.StrEnum):
-    """What refuses memory beyond a share's limit: the library in its processes, or also the driver, by cgroup."""
+    """What refuses memory beyond a share's limit, on a GPU or for a process."""
 
-    LIBRARY = "library"
-    DRIVER = "driver"
+    LIBRARY = "library"  # the library, in the processes that load it
+    DRIVER = "driver"  # also the driver, in every process, by cgroup
+    NONE = "none"  # only for a process: it bypassed the library
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

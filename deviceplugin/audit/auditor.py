@@ -26,9 +26,9 @@ from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
+from deviceplugin.memory_limits.plan import HardLimitState
 from deviceplugin.mps.shares import MpsShares
 from deviceplugin.state.node_state import ObservableGpus
-from deviceplugin.walls.plan import WallState
 from gpushare import contract
 from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, Gpu, GpuNode
@@ -53,8 +53,8 @@ class Auditor:
 
     gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
     Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. walls: the driver's memory limits. mps: the MPS daemons of shares; mps_pids returns the PIDs of
-    all of ours. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    `conditions` change. driver_limits: the driver's memory limits. mps: the MPS daemons of shares; mps_pids returns the
+    PIDs of all of ours. end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
     driver: Driver
@@ -68,7 +68,7 @@ class Auditor:
     changed: Callable[[], None]
     node_name: str
     identify: Identify
-    walls: Callable[[], Iterable[WallState]] = tuple
+    driver_limits: Callable[[], Iterable[HardLimitState]] = tuple
     mps: MpsShares | None = None
     mps_pids: Callable[[], frozenset[int]] = frozenset
     end_unlimited: bool = False
@@ -145,7 +145,7 @@ class Auditor:
             seen,
             shares=shares,
             overuse=self._excess.overuse,
-            walls=tuple(self.walls()),
+            driver_limits=tuple(self.driver_limits()),
             mps_clients={uuid: listed for uuid, listed in clients.items() if listed is not None},
             problems=(
                 *seen.problems,

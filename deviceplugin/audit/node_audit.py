@@ -14,9 +14,9 @@ from deviceplugin.arbiter.pages import LimitsRecord
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.audit.excess import Overuse, Place
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.walls.plan import WallState
+from deviceplugin.memory_limits.plan import HardLimitState
 from gpushare import contract
-from gpushare.gpunode import Condition, Gpu
+from gpushare.gpunode import Condition, Gpu, MemoryEnforcement
 
 ALL_LIMITED: Final = "limits apply to every process on a shared GPU"
 _MAX_NAMED: Final = 10
@@ -81,8 +81,8 @@ class Seen:
     """All observations of one scan.
 
     unreachable: processes with a ledger that this agent cannot open; they keep their limits. overuse: shares that used
-    more of a GPU's time than allowed. walls: the driver's memory limits. mps_clients: the PIDs of the clients of each
-    GPU's MPS daemon, by UUID; a daemon that does not list them is missing.
+    more of a GPU's time than allowed. driver_limits: the driver's memory limits. mps_clients: the PIDs of the
+    clients of each GPU's MPS daemon, by UUID; a daemon that does not list them is missing.
     """
 
     gpus: tuple[Gpu, ...]
@@ -91,7 +91,7 @@ class Seen:
     unreachable: frozenset[ProcessIdentity] = frozenset()
     problems: tuple[Problem, ...] = ()
     overuse: Mapping[Place, Overuse] = dataclasses.field(default_factory=dict)
-    walls: tuple[WallState, ...] = ()
+    driver_limits: tuple[HardLimitState, ...] = ()
     mps_clients: Mapping[str, frozenset[int]] = dataclasses.field(default_factory=dict)
 
 
@@ -106,14 +106,6 @@ class LimitState(enum.StrEnum):
 
 
 BYPASSING: Final = (LimitState.UNLIMITED, LimitState.MEMORY_LIMITED)
-
-
-class MemoryWall(enum.StrEnum):
-    """What refuses memory beyond the limit."""
-
-    DRIVER = "driver"  # for every process of the container; the library does so too where it is loaded
-    LIBRARY = "library"  # for the processes that load it
-    NONE = "none"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +123,7 @@ class AuditedProcess:
     charged_bytes: int = 0
     reason: str = ""
     place: tuple[str, int] | None = None
-    wall: MemoryWall = MemoryWall.NONE
+    memory_enforcement: MemoryEnforcement = MemoryEnforcement.NONE
 
     @property
     def key(self) -> Hashable:
@@ -160,7 +152,7 @@ class AuditedShare:
     in_force: bool = True
     reason: str = ""
     overuse: Overuse | None = None
-    wall: MemoryWall = MemoryWall.LIBRARY
+    memory_enforcement: MemoryEnforcement = MemoryEnforcement.LIBRARY
     driver_bytes: int | None = None
     pod_uid: str = ""
 
@@ -261,7 +253,7 @@ def _process_json(process: AuditedProcess) -> dict[str, Any]:
         "usedBytes": process.process.used_bytes,
         "chargedBytes": process.charged_bytes,
         "state": str(process.state),
-        "wall": str(process.wall),
+        "memoryEnforcement": str(process.memory_enforcement),
         "reason": process.reason,
     }
 
@@ -280,7 +272,7 @@ def _share_json(share: AuditedShare) -> dict[str, Any]:
         "enforcedLimitPercent": enforced.limit_percent if enforced is not None else None,
         "enforcedBytes": enforced.memory_bytes if enforced is not None else None,
         "driverBytes": share.driver_bytes,
-        "wall": str(share.wall),
+        "memoryEnforcement": str(share.memory_enforcement),
         "chargedBytes": share.charged_bytes,
         "overheadBytes": share.overhead_bytes,
         "usedPercent": round(100 * share.overuse.used) if share.overuse is not None else None,
@@ -300,7 +292,7 @@ def figures(audit: NodeAudit, *, node_name: str) -> Iterator[Metric]:
 
     unlimited = gauge(
         "gpushare_gpu_unlimited_processes",
-        "Processes of share containers that run without limits, in two audits in a row.",
+        "Processes of share containers that bypassed their limit of compute, memory or both, in two audits in a row.",
         of_gpu,
     )
     foreign = gauge(

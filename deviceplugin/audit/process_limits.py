@@ -20,7 +20,6 @@ from deviceplugin.audit.node_audit import (
     AuditedProcess,
     AuditedShare,
     LimitState,
-    MemoryWall,
     NodeAudit,
     Problem,
     ProcessIdentity,
@@ -30,7 +29,7 @@ from deviceplugin.audit.node_audit import (
 )
 from deviceplugin.hardware import nvml_limits
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.walls.plan import WallState
+from deviceplugin.memory_limits.plan import HardLimitState
 from gpushare import pod, quantity
 from gpushare.allocation import Isolation
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Mode
@@ -50,7 +49,7 @@ NOT_A_CLIENT: Final = (
     "its share has the isolation mps, but it is not a client of its GPU's MPS daemon, so its compute is not limited"
 )
 _MAX_NAMED: Final = 5
-_STRENGTH: Final = (MemoryWall.NONE, MemoryWall.LIBRARY, MemoryWall.DRIVER)
+_STRENGTH: Final = (MemoryEnforcement.NONE, MemoryEnforcement.LIBRARY, MemoryEnforcement.DRIVER)
 _REPORTED: Final = frozenset({*BYPASSING, LimitState.FOREIGN})
 
 _SharePlace = tuple[str, int, str]  # allocation id, position of the share in it, GPU UUID
@@ -76,7 +75,7 @@ def check(
     if unseen:
         why = "the agent needs SYS_PTRACE, or one container's processes map too many files for one audit"
         problems = (*problems, Problem(f"{unseen} processes cannot be inspected: {why}"))
-    shares, differing = _check_shares(seen, processes.walls, node, pods, audited_processes, suspects)
+    shares, differing = _check_shares(seen, processes.driver_limits, node, pods, audited_processes, suspects)
     return NodeAudit(seen.gpus, tuple(audited_processes), shares, problems, frozenset(waiting) | differing)
 
 
@@ -105,7 +104,7 @@ class _Processes:
         self._pods = {pod.uid(manifest): manifest for manifest in pods}
         self._node = node
         self._modes = {gpu.uuid: gpu.mode for gpu in seen.gpus}
-        self.walls = _Walls(seen)
+        self.driver_limits = _DriverLimits(seen)
         self._tenants: dict[Container, Tenant | Refusal | NotYet] = {}
         self._members: dict[tuple[str, ProcessIdentity], tuple[SeenShare, int]] = {}
         for share in seen.shares:
@@ -120,8 +119,11 @@ class _Processes:
         if known is not None:
             of, charged_bytes = known
             name = (of.tenant.namespace, of.tenant.pod)
-            wall = MemoryWall.DRIVER if self.walls.cover(process, of.tenant.pod_uid) else MemoryWall.LIBRARY
-            audited = AuditedProcess(process, LimitState.LIMITED, *name, named[2], charged_bytes, wall=wall)
+            by_driver = self.driver_limits.cover(process, of.tenant.pod_uid)
+            enforcement = MemoryEnforcement.DRIVER if by_driver else MemoryEnforcement.LIBRARY
+            audited = AuditedProcess(
+                process, LimitState.LIMITED, *name, named[2], charged_bytes, memory_enforcement=enforcement
+            )
             clients = self._mps_clients.get(process.gpu) if of.tenant.isolation is Isolation.MPS else None
             if clients is None or process.pid in clients:
                 return audited
@@ -131,10 +133,11 @@ class _Processes:
         state, reason = self._unregistered(process, holder)
         if state is not LimitState.UNLIMITED or not isinstance(holder, Tenant):
             return AuditedProcess(process, state, *named, reason=reason)
-        wall = MemoryWall.NONE
-        if self.walls.cover(process, holder.pod_uid):
-            state, reason, wall = LimitState.MEMORY_LIMITED, MEMORY_ONLY + reason, MemoryWall.DRIVER
-        return AuditedProcess(process, state, *named, reason=reason, place=(holder.allocation, holder.share), wall=wall)
+        enforcement = MemoryEnforcement.NONE
+        if self.driver_limits.cover(process, holder.pod_uid):
+            state, reason, enforcement = LimitState.MEMORY_LIMITED, MEMORY_ONLY + reason, MemoryEnforcement.DRIVER
+        place = (holder.allocation, holder.share)
+        return AuditedProcess(process, state, *named, reason=reason, place=place, memory_enforcement=enforcement)
 
     def _unregistered(self, process: SeenProcess, tenant: Tenant | Refusal | NotYet | None) -> tuple[LimitState, str]:
         mode = self._modes.get(process.gpu)
@@ -171,47 +174,47 @@ class _Processes:
         return *pod.namespaced_name(manifest), tenant.container_name(manifest, container.container_id) or ""
 
 
-class _Walls:
+class _DriverLimits:
     """The driver's memory limits of one scan, on the GPUs where the driver keeps limits."""
 
     def __init__(self, seen: Seen) -> None:
         self._able = {gpu.uuid for gpu in seen.gpus if gpu.memory_enforcement is MemoryEnforcement.DRIVER}
-        self._states = collections.defaultdict[tuple[str, str], list[WallState]](list)  # by GPU and pod UID
-        for state in seen.walls:
-            if state.wall.gpu in self._able:
-                self._states[state.wall.gpu, state.wall.pod_uid].append(state)
+        self._states = collections.defaultdict[tuple[str, str], list[HardLimitState]](list)  # by GPU and pod UID
+        for state in seen.driver_limits:
+            if state.wanted.gpu in self._able:
+                self._states[state.wanted.gpu, state.wanted.pod_uid].append(state)
 
     def cover(self, process: SeenProcess, pod_uid: str) -> bool:
         """Whether the driver keeps the memory of this process of the pod within its limits."""
         states = self._states.get((process.gpu, pod_uid), ())
         # The container's cgroup was found below the pod's, so both limits hold for the process.
         container_id = process.container.container_id if process.container is not None else None
-        return _are_up(states) and any(state.wall.container_id == container_id for state in states)
+        return _are_in_force(states) and any(state.wanted.container_id == container_id for state in states)
 
     def compare(self, share: AuditedShare, pod_uid: str) -> AuditedShare:
         """Return the share with the driver's limit, and with the reason if that is not as it should be."""
         states = self._states.get((share.gpu, pod_uid), ())
-        own = [state for state in states if state.wall.container in share.containers]
+        own = [state for state in states if state.wanted.container in share.containers]
         hard_bytes = min((state.limits.hard_bytes for state in own or states), default=nvml_limits.NO_LIMIT)
         problem = next((state.problem for state in states if state.problem), "")
         if share.gpu in self._able and share.processes and not states:
             problem = "it has no limit by the driver yet"
         return dataclasses.replace(
             share,
-            wall=MemoryWall.DRIVER if own and _are_up(states) else MemoryWall.LIBRARY,
+            memory_enforcement=MemoryEnforcement.DRIVER if own and _are_in_force(states) else MemoryEnforcement.LIBRARY,
             driver_bytes=None if hard_bytes == nvml_limits.NO_LIMIT else hard_bytes,
             reason=share.reason or problem,
         )
 
 
-def _are_up(states: Sequence[WallState]) -> bool:
+def _are_in_force(states: Sequence[HardLimitState]) -> bool:
     """Whether these limits of a pod on a GPU are in force, the pod's own among them."""
-    return any(not state.wall.container_id for state in states) and not any(state.problem for state in states)
+    return any(not state.wanted.container_id for state in states) and not any(state.problem for state in states)
 
 
 def _check_shares(
     seen: Seen,
-    walls: _Walls,
+    driver_limits: _DriverLimits,
     node: GpuNode,
     pods: Iterable[PodJson],
     processes: Iterable[AuditedProcess],
@@ -228,7 +231,7 @@ def _check_shares(
     shares, waiting = [], set()
     uids = tenant.pod_uids(pods, node)
     for place, found in _compared(seen.shares, node, seen.overuse):
-        share = walls.compare(found, found.pod_uid or uids.get(place[0], ""))
+        share = driver_limits.compare(found, found.pod_uid or uids.get(place[0], ""))
         if share.reason:
             waiting.add(("share", *place))
         differs = share.reason if ("share", *place) in suspects else ""
@@ -242,7 +245,7 @@ def _check_shares(
                 share,
                 in_force=not reason,
                 reason=reason or (memory if share.beyond_bytes else ""),
-                wall=min((share.wall, *(process.wall for process in around[place])), key=_STRENGTH.index),
+                memory_enforcement=_weakest(share, *around[place]),
             )
         )
     return tuple(shares), frozenset(waiting)
@@ -315,9 +318,12 @@ def _got_around(processes: Sequence[AuditedProcess]) -> str:
     names = ", ".join(f"{process.process.name} ({process.process.pid})" for process in processes[:_MAX_NAMED])
     more = f" and {len(processes) - _MAX_NAMED} more" if len(processes) > _MAX_NAMED else ""
     if all(process.state is LimitState.MEMORY_LIMITED for process in processes):
-        wall = min((process.wall for process in processes), key=_STRENGTH.index)
-        return f"{names}{more} bypassed its compute limit; the {wall} keeps its memory limit"
+        return f"{names}{more} bypassed its compute limit; the {_weakest(*processes)} keeps its memory limit"
     return f"{names}{more} bypassed its limits"
+
+
+def _weakest(*audited: AuditedProcess | AuditedShare) -> MemoryEnforcement:
+    return min((one.memory_enforcement for one in audited), key=_STRENGTH.index)
 
 
 def _amounts(request_percent: int, limit_percent: int, memory_bytes: int) -> str:

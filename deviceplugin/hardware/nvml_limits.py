@@ -19,8 +19,8 @@ import pynvml
 
 from deviceplugin.hardware.nvml_call import NvmlError, ask, function_named
 from deviceplugin.host import cgroups
+from gpushare import versions
 from gpushare.gpunode import MemoryEnforcement
-from gpushare.preflight import finding
 
 logger = logging.getLogger(__name__)
 
@@ -114,9 +114,9 @@ class EnforcementProbe:
     def _problem(self, uuid: str) -> str:
         """Return why the driver keeps no limits, or "". Raises NvmlError."""
         ask(_GET, _handle(uuid), _Limits(os.fsencode(self._root)), about=uuid, allowed=_OF_ROOT)
-        if finding.parse_version(self._kernel) < finding.MIN_KERNEL_DMEM:
+        if versions.parse_version(self._kernel) < versions.MIN_KERNEL_DMEM:
             # An older kernel has no controller of device memory: nothing shows that limits include child cgroups.
-            oldest = ".".join(map(str, finding.MIN_KERNEL_DMEM))
+            oldest = versions.format_version(versions.MIN_KERNEL_DMEM)
             return f"the kernel {self._kernel} is older than {oldest}"
         if not cgroups.is_v2(self._root):
             return f"{self._root} is not cgroup v2: set --cgroup-root to where it is mounted"

@@ -147,7 +147,7 @@ class StaleAllocations:
         return len(frozenset[str]().union(*(ids.get(resource, ()) for uid, ids in held if uid not in living)))
 
 
-class PodWalls(Protocol):
+class PodLimits(Protocol):
     """The driver's memory limits for pods."""
 
     def is_needed(self) -> bool: ...
@@ -165,8 +165,8 @@ class ShareStart:
     pod start here too, because the pod's cgroup exists by now.
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
-    by namespace, pod and container name. denied, walls: cover a pod's cgroup. mps: the files of a GPU's MPS daemon,
-    started if it does not run, or why it does not.
+    by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: the files of a GPU's MPS
+    daemon, started if it does not run, or why it does not.
     """
 
     injection: Callable[[], Injection]
@@ -175,13 +175,13 @@ class ShareStart:
     find: Callable[[str, str, str], Awaitable[tenant.StartingContainer | Refusal]]
     descriptions: Specs
     denied: PodDenial
-    walls: PodWalls
+    memory_limits: PodLimits
     mps: Callable[[str], Awaitable[DaemonFiles | Refusal]]
 
     @property
     def is_needed(self) -> bool:
         """Whether a container may be refused or needs preparation."""
-        return self.denied.is_on or self.walls.is_needed() or _needs_owner(self.injection())
+        return self.denied.is_on or self.memory_limits.is_needed() or _needs_owner(self.injection())
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
@@ -196,9 +196,9 @@ class ShareStart:
             self.denied.cover(holder.pod_uid if isinstance(holder, tenant.StartingContainer) else "")
         except pod_denial.DenialError as error:
             raise plugin_service.AllocateRefusedError(str(error)) from error
-        if self.walls.is_needed():
+        if self.memory_limits.is_needed():
             unknown = f"the pod of this container is unknown: {holder.reason}" if isinstance(holder, Refusal) else ""
-            problem = await self.walls.cover(pod_uid) if pod_uid else unknown
+            problem = await self.memory_limits.cover(pod_uid) if pod_uid else unknown
             if problem:
                 raise plugin_service.AllocateRefusedError(problem)
         if not _needs_owner(injection):

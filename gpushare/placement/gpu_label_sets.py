@@ -7,6 +7,7 @@ many labels cost no more than a few. Sets are reference-counted, and unused numb
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import Final
 
@@ -25,22 +26,29 @@ NOBODY: Final = 0
 PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
-_Set = frozenset[Labels | None]  # None: there are `MAX_MPS_CLIENTS` pods or more
 _MAX_CACHED: Final = 256
 _OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Set:
+    """The labels of the pods on a GPU. is_full: there are `MAX_MPS_CLIENTS` pods or more."""
+
+    labels: frozenset[Labels] = frozenset()
+    is_full: bool = False
 
 
 class GpuLabelSets:
     """Sets of labels by number; number 0 is the empty set and always exists."""
 
     def __init__(self) -> None:
-        self._sets: list[_Set] = [frozenset()]
-        self._numbers: dict[_Set, int] = {frozenset(): NOBODY}
+        self._sets = [_Set()]
+        self._numbers = {_Set(): NOBODY}
         self._counts = [0]
         self._unused: list[int] = []
         self._likes = np.zeros(16, np.int64)  # by set: number of the class of sets with the same keys
-        self._like_ids: dict[_Set, int] = {frozenset(): NOBODY}
+        self._like_ids = {_Set(): NOBODY}
         self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
         self._cached: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
 
@@ -49,10 +57,10 @@ class GpuLabelSets:
         every = [holder.labels for holder in holders]
         if not every:
             return NOBODY
-        labels: _Set = frozenset(every if len(every) < MAX_MPS_CLIENTS else (*every, None))
-        number = self._numbers.get(labels)
+        of = _Set(frozenset(every), len(every) >= MAX_MPS_CLIENTS)
+        number = self._numbers.get(of)
         if number is None:
-            number = self._add(labels)
+            number = self._add(of)
         self._counts[number] += 1
         return number
 
@@ -66,7 +74,7 @@ class GpuLabelSets:
 
     def are_exclusive(self) -> npt.NDArray[np.bool_]:
         """Return, by number, whether the set has an exclusion label."""
-        return np.array([any(pod.exclusion for pod in labels if pod) for labels in self._like_ids])[self._likes]
+        return np.array([any(pod.exclusion for pod in like.labels) for like in self._like_ids])[self._likes]
 
     def shortfalls(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
         """Return rule → shortfall by number, or PASSES; without rules that every set passes."""
@@ -79,57 +87,56 @@ class GpuLabelSets:
         return self._cached[constraints]
 
     def _shortfalls(self, check: filters.Check, constraints: Constraints) -> Shortfalls:
-        likes = np.array([_shortfall(check, labels, constraints) for labels in self._like_ids])
+        likes = np.array([_shortfall(check, like, constraints) for like in self._like_ids])
         shortfalls: Shortfalls = likes[self._likes[: len(self._sets)]]
         for label in {constraints.affinity, constraints.anti_affinity, constraints.exclusion} - {""}:
             for number in self._with.get(label, ()):
                 shortfalls[number] = _shortfall(check, self._sets[number], constraints)
         return shortfalls
 
-    def _add(self, labels: _Set) -> int:
+    def _add(self, added: _Set) -> int:
         number = self._unused.pop() if self._unused else len(self._sets)
         if number == len(self._sets):
-            self._sets.append(labels)
+            self._sets.append(added)
             self._counts.append(0)
             if number == len(self._likes):
                 self._likes = np.concatenate([self._likes, np.zeros(number, np.int64)])
-        self._sets[number] = labels
-        self._numbers[labels] = number
-        self._likes[number] = self._like_ids.setdefault(frozenset(map(_like, labels)), len(self._like_ids))
-        for label in _values(labels):
+        self._sets[number] = added
+        self._numbers[added] = number
+        like = _Set(frozenset(map(_like, added.labels)), added.is_full)
+        self._likes[number] = self._like_ids.setdefault(like, len(self._like_ids))
+        for label in _values(added):
             self._with.setdefault(label, set()).add(number)
         self._cached.clear()
         return number
 
     def _remove(self, number: int) -> None:
-        labels = self._sets[number]
-        self._sets[number] = frozenset()
-        del self._numbers[labels]
+        removed = self._sets[number]
+        self._sets[number] = _Set()
+        del self._numbers[removed]
         self._unused.append(number)
         self._likes[number] = NOBODY
-        for label in _values(labels):
+        for label in _values(removed):
             self._with[label].discard(number)
             if not self._with[label]:
                 del self._with[label]
         self._cached.clear()
 
 
-def _values(labels: _Set) -> set[str]:
-    return {value for pod in labels if pod for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
+def _values(of: _Set) -> set[str]:
+    return {value for pod in of.labels for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
 
 
-def _like(labels: Labels | None) -> Labels | None:
-    if labels is None:
-        return None
+def _like(labels: Labels) -> Labels:
     affinity, anti_affinity, exclusion = (
         _OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)
     )
     return Labels(affinity, anti_affinity, exclusion, labels.isolation)
 
 
-def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:
-    holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels if pod)
-    if None in labels:
+def _shortfall(check: filters.Check, of: _Set, constraints: Constraints) -> float:
+    holders = tuple(Allocation("", PodRef(""), (), labels=labels) for labels in of.labels)
+    if of.is_full:
         holders *= MAX_MPS_CLIENTS
     verdict = check(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))
     return PASSES if verdict is None else verdict[1]

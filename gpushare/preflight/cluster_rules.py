@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final
 
-from gpushare import contract
+from gpushare import contract, versions
 from gpushare import node as objects
-from gpushare.preflight import finding
 from gpushare.preflight.facts_of_cluster import ClusterFacts, Json, at, entries, namespace
-from gpushare.preflight.finding import Finding, RulePhase, Severity, counted, format_version, listed, names, rule
+from gpushare.preflight.finding import Finding, RulePhase, Severity, counted, listed, names, rule
 
 _SYSTEM = contract.SYSTEM_NAMESPACE
 _ENFORCE = "pod-security.kubernetes.io/enforce"
@@ -62,15 +61,16 @@ _NAMESPACE = f"kubectl create namespace {_SYSTEM}"
 )
 def _version(facts: ClusterFacts) -> Iterator[Finding]:
     text = facts.fact(facts.version, "version")
-    version = finding.parse_version(text)[:2]
-    oldest, newest = finding.MIN_KUBERNETES, finding.MAX_KUBERNETES
+    version = versions.parse_version(text)[:2]
+    oldest, newest = versions.MIN_KUBERNETES, versions.MAX_KUBERNETES
     if not version:
         yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
     elif version < oldest:
-        found = f"Kubernetes {text}, but gpushare needs {format_version(oldest)} or newer"
+        found = f"Kubernetes {text}, but gpushare needs {versions.format_version(oldest)} or newer"
         yield Finding(Severity.BLOCKING, found, (), "upgrade it")
     elif version > newest:
-        found = f"Kubernetes {text}; this release supports {format_version(oldest)} to {format_version(newest)}"
+        supported = " to ".join(map(versions.format_version, (oldest, newest)))
+        found = f"Kubernetes {text}; this release supports {supported}"
         yield Finding(Severity.INFO, found, (), "check for a newer release of gpushare")
 
 

@@ -6,10 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Final
 
-from gpushare import contract
+from gpushare import contract, versions
 from gpushare import node as objects
 from gpushare.pod import is_some
-from gpushare.preflight import finding, software_rules
+from gpushare.preflight import software_rules
 from gpushare.preflight.facts_of_cluster import ClusterFacts, InstallPlan, Json, Workload, at, entries, namespace
 from gpushare.preflight.finding import Finding, RulePhase, Severity, counted, listed, names, rule, severity_for
 from gpushare.preflight.health_rules import condition
@@ -121,8 +121,8 @@ def operator_with_cdi(facts: ClusterFacts) -> bool:
             return bool(enabled)
         operators = (item for item in facts.known("Deployment") if objects.name(item) == "gpu-operator")
         images = (image for operator in operators for image in Workload.from_manifest(operator).images())
-        labelled = finding.parse_version(objects.labels(policy).get("app.kubernetes.io/version", ""))
-        return (labelled or finding.parse_version(next(images, "").rpartition(":")[2])) >= finding.MIN_OPERATOR_CDI
+        labelled = versions.parse_version(objects.labels(policy).get("app.kubernetes.io/version", ""))
+        return (labelled or versions.parse_version(next(images, "").rpartition(":")[2])) >= versions.MIN_OPERATOR_CDI
     return False
 
 
@@ -186,19 +186,19 @@ def _by_cdi(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding]:
     if facts.plan.is_known and not facts.plan.agent.host_path(CDI_COMPONENT):
         found = "a configuration uses CDI, but the agent does not mount the directory for CDI specifications"
         yield Finding(Severity.BLOCKING, found, (), "install the component cdi", (_WITH_CDI,))
-    runtimes = {objects.name(item): finding.parse_runtime(info(item, "containerRuntimeVersion")) for item in rest}
+    runtimes = {objects.name(item): versions.parse_runtime(info(item, "containerRuntimeVersion")) for item in rest}
     old = [
         item
         for item in rest
         if runtimes[objects.name(item)][0] == "containerd"
-        and runtimes[objects.name(item)][1] < finding.MIN_CONTAINERD_CDI
+        and runtimes[objects.name(item)][1] < versions.MIN_CONTAINERD_CDI
     ]
     if old:
-        oldest = finding.format_version(finding.MIN_CONTAINERD_CDI)
+        oldest = versions.format_version(versions.MIN_CONTAINERD_CDI)
         found = f"{counted(old)} with a containerd older than {oldest}, which ignores CDI"
         remedy = "update containerd, or use deviceListStrategy envvar there, with NVIDIA's runtime as the default"
         yield Finding(severity_for(old, rest), found, subjects(old), remedy)
-    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == finding.MIN_CONTAINERD_CDI]
+    switched = [item for item in rest if runtimes[objects.name(item)][1][:2] == versions.MIN_CONTAINERD_CDI]
     if switched:
         found = f"{counted(switched)} with containerd 1.7, which supports CDI only if enable_cdi is set"
         command = "grep -n enable_cdi /etc/containerd/config.toml # on a node"
@@ -256,7 +256,7 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
 def _driver(facts: ClusterFacts) -> Iterator[Finding]:
     chosen = list(facts.gpu_nodes())
     drivers = {
-        objects.name(item): finding.parse_version(
+        objects.name(item): versions.parse_version(
             objects.labels(item).get("nvidia.com/cuda.driver-version.full", "")
             or objects.labels(item).get("nvidia.com/cuda.driver.major", "")
         )
@@ -268,19 +268,19 @@ def _driver(facts: ClusterFacts) -> Iterator[Finding]:
         remedy = "the agent labels its node once it runs there; until then, check on the node"
         command = "nvidia-smi --query-gpu=driver_version --format=csv # on a node"
         yield Finding(Severity.UNKNOWN, found, subjects(silent), remedy, (command,))
-    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < finding.MIN_DRIVER]
+    old = [item for item in chosen if drivers[objects.name(item)] and drivers[objects.name(item)] < versions.MIN_DRIVER]
     if old:
         found = (
-            f"{counted(old)} with a driver older than {finding.format_version(finding.MIN_DRIVER)} "
-            f"({listed(sorted({finding.format_version(drivers[objects.name(item)]) for item in old}))})"
+            f"{counted(old)} with a driver older than {versions.format_version(versions.MIN_DRIVER)} "
+            f"({listed(sorted({versions.format_version(drivers[objects.name(item)]) for item in old}))})"
         )
-        remedy = f"update the driver to {finding.format_version(finding.MIN_DRIVER)} (CUDA 11.8) or newer"
+        remedy = f"update the driver to {versions.format_version(versions.MIN_DRIVER)} (CUDA 11.8) or newer"
         yield Finding(severity_for(old, chosen), found, subjects(old), remedy)
     able = [
         item
         for item in chosen
-        if drivers[objects.name(item)] >= finding.MIN_DRIVER_MEMORY_LIMITS
-        and finding.parse_version(info(item, "kernelVersion")) >= finding.MIN_KERNEL_DMEM
+        if drivers[objects.name(item)] >= versions.MIN_DRIVER_MEMORY_LIMITS
+        and versions.parse_version(info(item, "kernelVersion")) >= versions.MIN_KERNEL_DMEM
     ]
     if able:
         found = f"{counted(able)} whose driver and kernel can enforce device memory limits, if cgroup v2 is in use"

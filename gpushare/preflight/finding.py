@@ -1,4 +1,4 @@
-"""Finding: one result of a rule; Rule: a precondition with the reason for it; and the versions that rules compare."""
+"""Finding: one result of a rule. Rule: a precondition with the reason for it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import dataclasses
 import enum
 import re
 from collections.abc import Callable, Iterable, Sequence, Sized
-from typing import Final
 
 from gpushare.preflight.facts_of_cluster import ClusterFacts
 
@@ -101,33 +100,3 @@ def listed(all_of_them: Sequence[str], most: int = _NAMED) -> str:
     """Return names for a sentence: the first ones, and how many more."""
     rest = len(all_of_them) - most
     return ", ".join(all_of_them[:most]) + (f" and {rest} more" if rest > 0 else "")
-
-
-MIN_KUBERNETES: Final = (1, 30)  # ValidatingAdmissionPolicy and matchConditions
-MAX_KUBERNETES: Final = (1, 37)  # the newest that was tested or read
-MIN_CONTAINERD: Final = (1, 6)  # CRI v1, which the kubelet requires since 1.26
-MIN_CONTAINERD_CDI: Final = (1, 7)  # older ones silently ignore CDI
-MIN_KERNEL_RESTORE: Final = (5, 9)  # CAP_CHECKPOINT_RESTORE
-MIN_KERNEL_DMEM: Final = (6, 14)  # the cgroup controller of device memory
-MIN_DRIVER: Final = (520,)  # CUDA 11.8's, the oldest with which the library's table is compared
-MIN_DRIVER_MEMORY_LIMITS: Final = (615,)
-MIN_OPERATOR_CDI: Final = (25, 10)  # the GPU Operator's: CDI is its default from here on
-
-Version = tuple[int, ...]
-
-
-def parse_version(text: str) -> Version:
-    """Return the first version in a text: `containerd://1.7.2-k3s1` → (1, 7, 2)."""
-    match = re.search(r"\d+(\.\d+)*", text)
-    return tuple(map(int, match[0].split("."))) if match else ()
-
-
-def parse_runtime(text: str) -> tuple[str, Version]:
-    """Return name and version of a container runtime, from a node's `containerd://2.0.1`."""
-    name, _, version = text.partition("://")
-    return name, parse_version(version)
-
-
-def format_version(version: Version) -> str:
-    """Return the version as people write it."""
-    return ".".join(map(str, version))

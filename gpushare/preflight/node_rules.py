@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterator
 from typing import Final
 
-from gpushare import contract
+from gpushare import contract, versions
 from gpushare import node as machines
-from gpushare.preflight import finding
 from gpushare.preflight.facts_of_cluster import GPU_PRESENT, KUBELET_DIRECTORY, KUBELET_VOLUME, ClusterFacts, Json, at
-from gpushare.preflight.finding import Finding, Severity, counted, format_version, listed, names, rule, severity_for
+from gpushare.preflight.finding import Finding, Severity, counted, listed, names, rule, severity_for
 
 _GPU = "nvidia.com/gpu"
 # Other labels that mark GPU nodes, where neither NVIDIA's tools nor Node Feature Discovery have labelled a node.
@@ -190,19 +189,21 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
     for gpu_node in facts.gpu_nodes():
         by_runtime.setdefault(info(gpu_node, "containerRuntimeVersion"), []).append(gpu_node)
     for text, concerned in sorted(by_runtime.items()):
-        name, version = finding.parse_runtime(text)
+        name, version = versions.parse_runtime(text)
         if not text:
             sentence = f"{counted(concerned)} without a reported container runtime"
             yield Finding(Severity.UNKNOWN, sentence, subjects(concerned), "check that their kubelets run")
         elif name not in _RUNTIMES:
             found = f"{counted(concerned)} with {text}, which gpushare has not been tested with"
             yield Finding(Severity.WARNING, found, subjects(concerned), "use containerd 1.7 or newer, or CRI-O")
-        elif name == "containerd" and version and version < finding.MIN_CONTAINERD:
+        elif name == "containerd" and version and version < versions.MIN_CONTAINERD:
             found = (
-                f"{counted(concerned)} with containerd {format_version(version)}; kubelets since 1.26 require "
-                f"{format_version(finding.MIN_CONTAINERD)} or newer"
+                f"{counted(concerned)} with containerd {versions.format_version(version)}; kubelets since 1.26 require "
+                f"{versions.format_version(versions.MIN_CONTAINERD)} or newer"
             )
-            remedy = f"update containerd; {format_version(finding.MIN_CONTAINERD_CDI)} and newer also support CDI"
+            remedy = (
+                f"update containerd; {versions.format_version(versions.MIN_CONTAINERD_CDI)} and newer also support CDI"
+            )
             yield Finding(Severity.WARNING, found, subjects(concerned), remedy)
 
 
@@ -216,11 +217,12 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     old = [
         gpu_node
         for gpu_node in facts.gpu_nodes()
-        if (version := finding.parse_version(info(gpu_node, "kernelVersion"))) and version < finding.MIN_KERNEL_RESTORE
+        if (version := versions.parse_version(info(gpu_node, "kernelVersion")))
+        and version < versions.MIN_KERNEL_RESTORE
     ]
     if old:
         found = (
-            f"{counted(old)} with a kernel older than {format_version(finding.MIN_KERNEL_RESTORE)} "
+            f"{counted(old)} with a kernel older than {versions.format_version(versions.MIN_KERNEL_RESTORE)} "
             f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE"
         )
         remedy = (

@@ -39,8 +39,8 @@ def command(names: tuple[str, ...], **params: Any) -> int:
     Asks the agent of each node. The agent compares the ledger with the limits in force, checks that processes have the
     library mapped, and asks the driver for other processes on the GPUs.
 
-    The table shows problems. -o wide also shows every share: LEDGER and ENFORCED are request..limit+memory. WALL is
-    what refuses memory beyond the limit: driver (in every process), library (where it is loaded) or none. -o name
+    The table shows problems. -o wide also shows every share: LEDGER and ENFORCED are request..limit+memory. MEMORY BY
+    is what refuses memory beyond the limit: driver (in every process), library (where it is loaded) or none. -o name
     prints pods with a limit that is not in force, and GPUs with processes that belong to no pod.
 
     If a running agent cannot be asked, the condition LimitsInForce of its GPUNode counts. The last report of a stopped

@@ -61,7 +61,7 @@ class ReportedShare:
     with_library: int
     in_force: bool
     reason: str
-    wall: str = ""  # what enforces its memory limit: driver, library or none; empty from agents before that
+    memory_enforcement: str = ""  # driver, library or none; empty from agents before 0.4
     driver_bytes: int | None = None  # the driver's limit
 
 
@@ -126,7 +126,7 @@ def _share(share: Mapping[str, Any]) -> ReportedShare:
         with_library,
         share["inForce"] is True,
         str(share.get("reason") or ""),
-        str(share.get("wall") or ""),
+        str(share.get("memoryEnforcement") or ""),
         None if share.get("driverBytes") is None else _whole(share["driverBytes"]),
     )
 

@@ -101,7 +101,7 @@ SHARE_COLUMNS = (
     Column("USED", leave_out=6),
     Column("PROCESSES", leave_out=5),
     Column("LIBRARY", leave_out=7),
-    Column("WALL", leave_out=8),
+    Column("MEMORY BY", leave_out=8),
     Column("LIMITS"),
     _REASON,
 )
@@ -125,7 +125,7 @@ def _share(share: ShareVerdict, names: Mapping[str, str]) -> Row:
         _used(share),
         str(seen.processes) if seen else NONE,
         f"{seen.with_library}/{seen.processes}" if seen and seen.processes else NONE,
-        (seen.wall if seen else "") or NONE,
+        (seen.memory_enforcement if seen else "") or NONE,
         Cell(str(share.state), _STYLES.get(share.state, "warn")),
         sentence(share.reason),
     )
@@ -179,7 +179,7 @@ def _share_document(share: ShareVerdict, names: Mapping[str, str]) -> dict[str, 
         "overheadBytes": seen.overhead_bytes if seen else None,
         "processes": seen.processes if seen else None,
         "withLibrary": seen.with_library if seen else None,
-        "wall": (seen.wall or None) if seen else None,
+        "memoryEnforcement": (seen.memory_enforcement or None) if seen else None,
         "driverBytes": seen.driver_bytes if seen else None,
     }
 

@@ -66,9 +66,9 @@ def test_a_half_gpu_pod_lives_from_apply_to_an_empty_ledger(user: Observer) -> N
     assert str(limit) in seen
     assert str(gpu.memory_bytes) not in seen
     assert f"allocated {limit}" in user.inside("half-gpu", "gpushare-probe", "--allocate", str(limit))
-    refused = user.inside("half-gpu", "sh", "-c", f"gpushare-probe --allocate {limit + 1} || true")
+    refused = user.inside("half-gpu", "sh", "-c", f"! gpushare-probe --allocate {limit + 1}")
     assert f"refused {limit + 1}: CUDA_ERROR_OUT_OF_MEMORY" in refused
-    both = user.inside("half-gpu", "sh", "-c", f"gpushare-probe --allocate {limit - 1},2,1 || true")
+    both = user.inside("half-gpu", "sh", "-c", f"! gpushare-probe --allocate {limit - 1},2,1")
     assert both.count("allocated") == 2
     assert "refused 2: CUDA_ERROR_OUT_OF_MEMORY" in both
 
@@ -114,7 +114,7 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     assert gpu.uuid in seen
     assert f"allocated {warm}" in seen
     assert f"allocated {main}" in user.inside("warmed", "gpushare-probe", "--allocate", str(main))
-    more = user.inside("warmed", "sh", "-c", f"gpushare-probe --allocate {main + 1} || true")
+    more = user.inside("warmed", "sh", "-c", f"! gpushare-probe --allocate {main + 1}")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in more
 
     user.apply(sleeper("beside", uuid=gpu.uuid, request="0.2"))
@@ -158,7 +158,7 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
     inside = user.inside("waits", "sh", "-c", f"echo ${contract.ENV_VISIBLE_DEVICES}").strip()
     assert inside == gpus[2].uuid
     limit = gpus[2].memory_bytes // 2
-    refused = user.inside("waits", "sh", "-c", f"gpushare-probe --allocate {limit + 1} || true")
+    refused = user.inside("waits", "sh", "-c", f"! gpushare-probe --allocate {limit + 1}")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in refused
     user.delete("pods", "--all")
     user.ledger_is_empty()

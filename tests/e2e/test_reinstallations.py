@@ -81,7 +81,7 @@ def test_a_running_pod_keeps_its_share_across_reinstallations(
 
         def is_gone() -> None:
             administrator.kubectl("wait", "--for=delete", "pods", "--all", *gpushare.SCOPE, "--timeout=60s")
-            assert "CUDA_ERROR_SYSTEM_NOT_READY" in user.inside("holder", "sh", "-c", "gpushare-probe 2>&1 || true")
+            assert "CUDA_ERROR_SYSTEM_NOT_READY" in user.inside("holder", "sh", "-c", "! gpushare-probe 2>&1")
 
         check_share()
         by_helm("helm4", administrator, "uninstall", "gpushare")

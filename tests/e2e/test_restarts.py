@@ -43,12 +43,12 @@ def test_a_running_pod_keeps_its_limit_after_its_agent_is_killed(
 
     with gpushare.without_agent(installed, installed.nodes[0], lab):
         # No process can join while there is no arbiter: it fails closed.
-        without = user.inside("holder", "sh", "-c", "gpushare-probe --allocate 1 2>&1 || true")
+        without = user.inside("holder", "sh", "-c", "! gpushare-probe --allocate 1 2>&1")
         assert "allocated 1" not in without
         assert "gpushare: " in without
     # Memory of the surviving process is still counted.
     user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part}")
-    refused = user.inside("holder", "sh", "-c", f"gpushare-probe --allocate {limit - part + 1} || true")
+    refused = user.inside("holder", "sh", "-c", f"! gpushare-probe --allocate {limit - part + 1}")
     assert "CUDA_ERROR_OUT_OF_MEMORY" in refused
     again = user.pod("holder")
     assert again is not None

@@ -35,7 +35,7 @@ def shares(node: GpuNode) -> Iterator[dict[str, Any]]:
                     "chargedBytes": share.memory_bytes // 2,
                     "overheadBytes": GIB // 4,
                     "driverBytes": None,
-                    "wall": "library",
+                    "memoryEnforcement": "library",
                     "processes": 2,
                     "withLibrary": 2,
                     "inForce": True,
@@ -80,8 +80,8 @@ def troubled() -> dict[str, Any]:
     by_pod["small"] |= {"enforcedBytes": 20 * GIB, "inForce": False, "reason": SMALLER}
     by_pod["notebook"] |= {"processes": 0, "withLibrary": 0, "chargedBytes": 0, "overheadBytes": 0}
     by_pod["notebook"] |= dict.fromkeys(("enforcedRequestPercent", "enforcedLimitPercent", "enforcedBytes"))
-    by_pod["trainer"] |= {"processes": 3, "wall": "none"}
-    by_pod["llm"] |= {"wall": "driver", "driverBytes": by_pod["llm"]["limitBytes"]}
+    by_pod["trainer"] |= {"processes": 3, "memoryEnforcement": "none"}
+    by_pod["llm"] |= {"memoryEnforcement": "driver", "driverBytes": by_pod["llm"]["limitBytes"]}
     gpus = {gpu["uuid"]: gpu for gpu in document["gpus"]}
     gpus[uuid("gpu-1", 0)]["processes"] = [
         process(4711, "python3", "ml/trainer", "limited", 20, ""),

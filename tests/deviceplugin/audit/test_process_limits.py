@@ -18,7 +18,7 @@ from deviceplugin.audit.node_audit import LimitState, NodeAudit, Problem, Seen, 
 from deviceplugin.hardware.nvml_limits import MemoryLimits
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.walls.plan import Wall, WallState
+from deviceplugin.memory_limits.plan import HardLimit, HardLimitState
 from gpushare import contract
 from gpushare.allocation import Allocation, Isolation, Labels, PodRef
 from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement, Mode, Resize
@@ -273,7 +273,7 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
                 "usedBytes": 2 * GIB,
                 "chargedBytes": GIB,
                 "state": "limited",
-                "wall": "library",
+                "memoryEnforcement": "library",
                 "reason": "",
             }
         ],
@@ -292,7 +292,7 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
             "enforcedLimitPercent": 80,
             "enforcedBytes": 8 * GIB,
             "driverBytes": None,
-            "wall": "library",
+            "memoryEnforcement": "library",
             "chargedBytes": GIB,
             "overheadBytes": 300,
             "usedPercent": None,
@@ -308,43 +308,56 @@ def test_document_has_the_fields_that_the_plugin_reads() -> None:
 ABLE = tuple(dataclasses.replace(gpu, memory_enforcement=MemoryEnforcement.DRIVER) for gpu in GPUS)
 
 
-def wall(
+def limit(
     container: str = "", *, problem: str = "", hard_bytes: int = 8 * GIB, pod_uid: str = TENANT.pod_uid
-) -> WallState:
-    of = Wall(
+) -> HardLimitState:
+    of = HardLimit(
         A, Path("/cgroup"), 8 * GIB, "ml", "trainer", pod_uid, container, TRAINER.container_id if container else ""
     )
-    return WallState(of, MemoryLimits(0, hard_bytes), problem)
+    return HardLimitState(of, MemoryLimits(0, hard_bytes), problem)
 
 
 def test_the_wall_of_a_share_is_the_drivers_once_it_reads_back() -> None:
-    audit = judge(seen(process(), gpus=ABLE, walls=(wall(), wall("main", hard_bytes=9 * GIB))))
+    audit = judge(seen(process(), gpus=ABLE, driver_limits=(limit(), limit("main", hard_bytes=9 * GIB))))
     (judged,), (share,) = audit.processes, audit.shares
-    assert (judged.wall, share.wall, share.driver_bytes, share.in_force) == ("driver", "driver", 9 * GIB, True)
+    assert (judged.memory_enforcement, share.memory_enforcement, share.driver_bytes, share.in_force) == (
+        "driver",
+        "driver",
+        9 * GIB,
+        True,
+    )
 
 
 @pytest.mark.parametrize(
-    ("gpus", "walls"),
+    ("gpus", "driver_limits"),
     [
-        (GPUS, (wall(), wall("main"))),  # the ability was lost
-        (ABLE, (wall(pod_uid="u-0"), wall("main", pod_uid="u-0"))),  # of an ended pod with the same name
-        (ABLE, (wall(),)),  # the container's cgroup is not among the pod's
+        (GPUS, (limit(), limit("main"))),  # the ability was lost
+        (ABLE, (limit(pod_uid="u-0"), limit("main", pod_uid="u-0"))),  # of an ended pod with the same name
+        (ABLE, (limit(),)),  # the container's cgroup is not among the pod's
     ],
     ids=["ability", "predecessor", "container"],
 )
-def test_limits_that_do_not_cover_the_process_are_no_wall(gpus: tuple[Gpu, ...], walls: tuple[WallState, ...]) -> None:
+def test_limits_that_do_not_cover_the_process_are_do_not_count(
+    gpus: tuple[Gpu, ...], driver_limits: tuple[HardLimitState, ...]
+) -> None:
     bypassing = process(20, with_library=False)
-    audit = judge(seen(process(), bypassing, gpus=gpus, walls=walls))
-    assert [judged.wall for judged in audit.processes] == ["library", "none"]
-    assert (audit.shares[0].wall, audit.processes[1].state) == ("none", LimitState.UNLIMITED)
+    audit = judge(seen(process(), bypassing, gpus=gpus, driver_limits=driver_limits))
+    assert [judged.memory_enforcement for judged in audit.processes] == ["library", "none"]
+    assert (audit.shares[0].memory_enforcement, audit.processes[1].state) == ("none", LimitState.UNLIMITED)
 
 
 def test_a_driver_without_the_limit_is_reported_after_two_audits() -> None:
-    broken = seen(process(), gpus=ABLE, walls=(wall(), wall("main", problem="the driver has no limit for it")))
+    broken = seen(
+        process(), gpus=ABLE, driver_limits=(limit(), limit("main", problem="the driver has no limit for it"))
+    )
     assert judge(broken, looks=1).shares[0].in_force
     audit = judge(broken)
     (share,) = audit.shares
-    assert (share.wall, share.in_force, share.reason) == ("library", False, "the driver has no limit for it")
+    assert (share.memory_enforcement, share.in_force, share.reason) == (
+        "library",
+        False,
+        "the driver has no limit for it",
+    )
     assert status(audit) == ("False", "LimitsDiffer")
     (missing,) = judge(seen(process(), gpus=ABLE)).shares
     assert missing.reason == "it has no limit by the driver yet"
@@ -352,14 +365,14 @@ def test_a_driver_without_the_limit_is_reported_after_two_audits() -> None:
 
 def test_the_driver_keeps_the_memory_of_a_process_without_the_library() -> None:
     bypassing = process(20, with_library=False)
-    audit = judge(seen(bypassing, members=(), gpus=ABLE, walls=(wall(), wall("main"))))
+    audit = judge(seen(bypassing, members=(), gpus=ABLE, driver_limits=(limit(), limit("main"))))
     (judged,), (share,) = audit.processes, audit.shares
-    assert (judged.state, judged.wall) == (LimitState.MEMORY_LIMITED, "driver")
-    assert (share.wall, share.in_force) == ("driver", False)
+    assert (judged.state, judged.memory_enforcement) == (LimitState.MEMORY_LIMITED, "driver")
+    assert (share.memory_enforcement, share.in_force) == ("driver", False)
     assert share.reason == "python3 (20) bypassed its compute limit; the driver keeps its memory limit"
     assert process_limits.processes_to_kill(audit) == [judged]
     (without,) = judge(seen(bypassing, members=(), gpus=ABLE)).shares
-    assert (without.wall, without.reason) == ("none", "python3 (20) bypassed its limits")
+    assert (without.memory_enforcement, without.reason) == ("none", "python3 (20) bypassed its limits")
 
 
 def as_client(*processes: SeenProcess, clients: dict[str, frozenset[int]]) -> Seen:
@@ -376,7 +389,7 @@ def test_registered_process_that_is_no_client_of_its_gpus_mps_daemon_has_a_memor
     assert process_limits.processes_to_kill(judge(others)) == [], "clients can answer in the daemon's place"
     (share,) = [share for share in judge(others).shares if share.pod == "trainer" and share.gpu == A]
     assert share.reason == "python3 (7) bypassed its compute limit; the library keeps its memory limit"
-    assert share.wall == "library"
+    assert share.memory_enforcement == "library"
 
 
 def test_client_of_no_share_is_foreign_and_the_mps_server_is_not() -> None:

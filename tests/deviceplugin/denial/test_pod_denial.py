@@ -80,7 +80,7 @@ class Holding:
             find=self._given,
             descriptions=Nothing(),
             denied=made,
-            walls=NoWalls(),
+            memory_limits=NoLimits(),
             mps=self._mps,
         )
 
@@ -94,7 +94,7 @@ class Holding:
         return self.given
 
 
-class NoWalls:
+class NoLimits:
     """A driver that keeps no memory limits."""
 
     def is_needed(self) -> bool:

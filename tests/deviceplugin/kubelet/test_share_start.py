@@ -49,7 +49,7 @@ BY_DEFAULT = decision.decide(
 )
 
 
-class Walls:
+class MemoryLimits:
     """The driver's memory limits. problem: why they cannot be set; None if the driver keeps none."""
 
     def __init__(self) -> None:
@@ -72,7 +72,7 @@ class Node:
         self.given: dict[str, StartingContainer | Refusal] = {}
         self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
-        self.walls = Walls()
+        self.memory_limits = MemoryLimits()
         self.mps_problem = ""
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
@@ -115,7 +115,7 @@ class Node:
             find=self.known,
             descriptions=self.specs,
             denied=pod_denial.PodDenial(None, ""),
-            walls=self.walls,
+            memory_limits=self.memory_limits,
             mps=self.mps,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
@@ -298,14 +298,14 @@ def test_annotations_contain_the_same_cdi_name() -> None:
 async def test_a_pod_starts_once_the_driver_keeps_its_memory_limit(node: Node) -> None:
     node.injection = BY_DEFAULT
     node.gives("trainer", FIRST)
-    node.walls.problem = "the driver's memory limit is not in force: GPU is lost"
+    node.memory_limits.problem = "the driver's memory limit is not in force: GPU is lost"
     await node.kubelet.admit("trainer", PERCENT, 50)
     ids = node.kubelet.pods["trainer"][1]
     with pytest.raises(plugin_service.AllocateRefusedError, match="is not in force: GPU is lost"):
         await node.answers().start(PERCENT, ids)
-    node.walls.problem = ""
+    node.memory_limits.problem = ""
     await node.answers().start(PERCENT, ids)
-    assert node.walls.covered == ["uid-trainer", "uid-trainer"]
+    assert node.memory_limits.covered == ["uid-trainer", "uid-trainer"]
     node.given.clear()
     with pytest.raises(plugin_service.AllocateRefusedError, match="unknown: the API server did not answer in time"):
         await node.answers().start(PERCENT, ids)
@@ -313,14 +313,14 @@ async def test_a_pod_starts_once_the_driver_keeps_its_memory_limit(node: Node) -
 
 async def test_containers_that_reuse_ids_have_the_limit_of_their_pod(node: Node) -> None:
     node.injection = BY_DEFAULT
-    node.walls.problem = ""
+    node.memory_limits.problem = ""
     node.given["trainer/warm"] = StartingContainer("ml", "trainer", (FIRST,), "", "uid-trainer")
     node.gives("trainer", SECOND)
     await node.kubelet.admit("trainer", PERCENT, 80)
     ids = node.kubelet.pods["trainer"][1]
     node.keeps("trainer", warm=ids, main=ids)
     await node.answers().start(PERCENT, ids)
-    assert node.walls.covered == ["uid-trainer"]
+    assert node.memory_limits.covered == ["uid-trainer"]
 
 
 async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(node: Node) -> None:

@@ -37,7 +37,7 @@ def test_agents_audit_is_read_completely() -> None:
         with_library=1,
         in_force=False,
         reason="why",
-        wall=node_audit.MemoryWall.DRIVER,
+        memory_enforcement=node_audit.MemoryEnforcement.DRIVER,
         driver_bytes=9 * GIB,
     )
     idle = node_audit.AuditedShare("ml", "q", ("a",), gpu.uuid, 0, 100, GIB)

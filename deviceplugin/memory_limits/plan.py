@@ -38,7 +38,7 @@ class PodCgroup:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Wall:
+class HardLimit:
     """The hard limit that a cgroup should have on a GPU. container, container_id: empty for the pod's cgroup."""
 
     gpu: str
@@ -56,16 +56,16 @@ class Wall:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WallState:
-    """A wall, and the limits that the driver reported last. problem: why it is not in force, as a sentence, or ""."""
+class HardLimitState:
+    """A hard limit, and the limits that the driver reported last. problem: why it is not in force, or ""."""
 
-    wall: Wall
+    wanted: HardLimit
     limits: MemoryLimits
     problem: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class WallInputs:
+class LimitInputs:
     """The inputs of the limits besides the ledger.
 
     gpus: the memory of the GPUs on which the driver keeps limits, by UUID. context_bytes: returns the size of a context
@@ -107,10 +107,10 @@ def able(node: GpuNode | None, seen: Iterable[Gpu]) -> dict[str, int]:
     return {gpu.uuid: gpu.memory_bytes for gpu in known.values() if gpu.memory_enforcement is MemoryEnforcement.DRIVER}
 
 
-def walls(
-    node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgroup], inputs: WallInputs
-) -> Iterator[Wall]:
-    """Yield the walls of the pods with a share. cgroups: by pod UID; pods without one are left out."""
+def hard_limits(
+    node: GpuNode, pods: Iterable[PodJson], cgroups: Mapping[str, PodCgroup], inputs: LimitInputs
+) -> Iterator[HardLimit]:
+    """Yield the hard limits of the pods with a share. cgroups: by pod UID; pods without one are left out."""
     for manifest in pods:
         there = cgroups.get(pod.uid(manifest))
         entry = tenant.allocation_of(manifest, node) if there is not None else None
@@ -127,7 +127,7 @@ def walls(
                     for gpu in inputs.gpus.keys() & share.gpu_uuids:
                         hard_bytes = inputs.hard_bytes(gpu, key, memory_bytes)
                         of = (*pod.namespaced_name(manifest), pod.uid(manifest), name or share.containers[0])
-                        yield Wall(gpu, directory, hard_bytes, *of, container_id)
+                        yield HardLimit(gpu, directory, hard_bytes, *of, container_id)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -139,8 +139,8 @@ class _Part:
 
 
 def _of_pod(
-    node: GpuNode, manifest: PodJson, entry: Allocation, there: PodCgroup, inputs: WallInputs
-) -> Iterator[Wall]:
+    node: GpuNode, manifest: PodJson, entry: Allocation, there: PodCgroup, inputs: LimitInputs
+) -> Iterator[HardLimit]:
     for gpu in sorted(inputs.gpus.keys() & entry.gpu_uuids):
         parts = []
         for position, share in enumerate(entry.shares):
@@ -149,36 +149,36 @@ def _of_pod(
                 hard_bytes = inputs.hard_bytes(gpu, f"{pod.uid(manifest)}-{position}", memory_bytes)
                 parts.append(_Part(share.steps, hard_bytes))
         most_bytes = min(allocation.peak(parts, lambda part: part.hard_bytes), inputs.gpus[gpu])
-        yield Wall(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest), pod.uid(manifest))
+        yield HardLimit(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest), pod.uid(manifest))
 
 
-def of_container(container: Container, tenant: Tenant, directory: Path, inputs: WallInputs) -> Iterator[Wall]:
-    """Yield the walls of a container with this share, whose cgroup is `directory`."""
+def of_container(container: Container, tenant: Tenant, directory: Path, inputs: LimitInputs) -> Iterator[HardLimit]:
+    """Yield the hard limits of a container with this share, whose cgroup is `directory`."""
     of = (tenant.namespace, tenant.pod, tenant.pod_uid, tenant.containers[0], container.container_id)
     for grant in tenant.grants:
         if grant.uuid in inputs.gpus:
-            yield Wall(grant.uuid, directory, inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes), *of)
+            yield HardLimit(grant.uuid, directory, inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes), *of)
 
 
-def is_up(wall: Wall, limits: MemoryLimits) -> bool:
-    """Whether the driver's limits are those of the wall."""
-    return limits.soft_bytes == 0 and abs(limits.hard_bytes - wall.hard_bytes) < ROUNDING_BYTES
+def is_in_force(limit: HardLimit, limits: MemoryLimits) -> bool:
+    """Whether the driver's limits are as wanted."""
+    return limits.soft_bytes == 0 and abs(limits.hard_bytes - limit.hard_bytes) < ROUNDING_BYTES
 
 
 def is_clear(limits: MemoryLimits) -> bool:
     return (limits.soft_bytes, limits.hard_bytes) == (0, NO_LIMIT)
 
 
-def difference(wall: Wall, limits: MemoryLimits) -> str:
-    """Return how the driver's limits differ from the wall, as a sentence; "" if they do not."""
-    if is_up(wall, limits):
+def difference(limit: HardLimit, limits: MemoryLimits) -> str:
+    """Return how the driver's limits differ from the wanted one, as a sentence; "" if they do not."""
+    if is_in_force(limit, limits):
         return ""
     has = "no limit" if limits.hard_bytes == NO_LIMIT else f"a limit of {limits.hard_bytes} bytes"
     soft = f" and a soft limit of {limits.soft_bytes} bytes" if limits.soft_bytes else ""
-    return f"the driver has {has}{soft} for {wall.cgroup} on {wall.gpu} instead of {wall.hard_bytes} bytes"
+    return f"the driver has {has}{soft} for {limit.cgroup} on {limit.gpu} instead of {limit.hard_bytes} bytes"
 
 
-def lowered(node: GpuNode, resizes: Iterable[Resize], inputs: WallInputs) -> dict[str, dict[int, int]]:
+def lowered(node: GpuNode, resizes: Iterable[Resize], inputs: LimitInputs) -> dict[str, dict[int, int]]:
     """Return the shares that the arbiter has just lowered: by allocation and position, what the ledger counts for them.
 
     Resizes that are published are left out: their memory may belong to another share by now.
@@ -200,7 +200,7 @@ def confirmed(
     resizes: Iterable[Resize],
     lowered: Mapping[str, Mapping[int, int]],
     pods: Mapping[str, str],
-    states: Sequence[WallState] | None,
+    states: Sequence[HardLimitState] | None,
 ) -> tuple[Resize, ...]:
     """Return the resizes, those of `lowered` shares only as far as the driver confirms them.
 
@@ -208,8 +208,8 @@ def confirmed(
     """
     used: dict[str, int] = {}  # of pods that hold more than their limit, or whose limit is not in force
     for state in states or ():
-        if not state.wall.container and (state.problem or state.limits.used_bytes > state.wall.hard_bytes):
-            used[state.wall.pod_uid] = max(used.get(state.wall.pod_uid, 0), state.limits.used_bytes)
+        if not state.wanted.container and (state.problem or state.limits.used_bytes > state.wanted.hard_bytes):
+            used[state.wanted.pod_uid] = max(used.get(state.wanted.pod_uid, 0), state.limits.used_bytes)
     result = []
     for resize in resizes:
         counted_bytes = lowered.get(resize.allocation, {}).get(resize.share)

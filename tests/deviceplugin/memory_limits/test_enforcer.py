@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.walls.conftest import CONTEXT, GIB, Start, WallsNode
+from tests.deviceplugin.memory_limits.conftest import CONTEXT, GIB, LimitsNode, Start
 
 pytestmark = pytest.mark.slow
 
@@ -17,13 +17,13 @@ NONE = (1 << 64) - 1
 OUT_OF_MEMORY, DONE = "2", "0"
 
 
-def hard(node: WallsNode, pod: str = "web") -> tuple[int, int]:
+def hard(node: LimitsNode, pod: str = "web") -> tuple[int, int]:
     """Return the hard limits of a pod and of its container."""
     of_pod, of_container = node("limits", pod)
     return of_pod[1], of_container[1]
 
 
-def learn_contexts(node: WallsNode, pod: str = "web") -> None:
+def learn_contexts(node: LimitsNode, pod: str = "web") -> None:
     """Have the agent measure a context."""
     client = node.client(pod)
     assert client.read() == "ready"
@@ -57,7 +57,7 @@ def test_a_static_program_is_refused_memory_beyond_its_limit(start: Start) -> No
     node("round")
     report = node.audit()
     share, seen = entry(report, "web"), process(report, static.pid)
-    assert (seen["state"], seen["wall"], share["wall"], share["driverBytes"]) == (
+    assert (seen["state"], seen["memoryEnforcement"], share["memoryEnforcement"], share["driverBytes"]) == (
         "memory-limited",
         "driver",
         "driver",
@@ -69,16 +69,22 @@ def test_a_static_program_is_refused_memory_beyond_its_limit(start: Start) -> No
     assert "runs without a compute limit on GPU 0" in condition["message"]
 
 
-def test_before_driver_615_the_library_is_the_wall(start: Start) -> None:
+def test_before_driver_615_the_library_refuses_it(start: Start) -> None:
     node = start("550.54.15", web=2 * GIB)
     assert (node("probe"), node("cover web")) == ("library", "")
     client, static = node.client("web"), node.client("web", with_library=False)
     assert (client.read(), static.read()) == ("ready", "ready")
     assert static(f"c.allocate({4 * GIB})[0]") == DONE
     report = node.audit()
-    assert (process(report, client.pid)["state"], process(report, client.pid)["wall"]) == ("limited", "library")
-    assert (process(report, static.pid)["state"], process(report, static.pid)["wall"]) == ("unlimited", "none")
-    assert (entry(report, "web")["wall"], entry(report, "web")["driverBytes"]) == ("none", None)
+    assert (process(report, client.pid)["state"], process(report, client.pid)["memoryEnforcement"]) == (
+        "limited",
+        "library",
+    )
+    assert (process(report, static.pid)["state"], process(report, static.pid)["memoryEnforcement"]) == (
+        "unlimited",
+        "none",
+    )
+    assert (entry(report, "web")["memoryEnforcement"], entry(report, "web")["driverBytes"]) == ("none", None)
 
 
 def test_a_process_is_welcome_once_its_containers_limit_reads_back(start: Start) -> None:
@@ -88,7 +94,10 @@ def test_a_process_is_welcome_once_its_containers_limit_reads_back(start: Start)
     assert client.read() == "ready"
     assert hard(node) == (2 * GIB, 2 * GIB)
     report = node.audit()
-    assert (process(report, client.pid)["wall"], entry(report, "web")["wall"]) == ("driver", "driver")
+    assert (process(report, client.pid)["memoryEnforcement"], entry(report, "web")["memoryEnforcement"]) == (
+        "driver",
+        "driver",
+    )
     assert entry(report, "web")["inForce"]
     assert client("c.info()[1]") == str(2 * GIB)
 

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from deviceplugin.arbiter import tenant
 from deviceplugin.arbiter.tenant import Holder, Tenant
@@ -21,8 +21,8 @@ from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.nvml_call import NvmlError
 from deviceplugin.host import cgroups
 from deviceplugin.host.kernel_process import Container
-from deviceplugin.walls import plan
-from deviceplugin.walls.plan import Place, PodCgroup, Wall, WallInputs, WallState
+from deviceplugin.memory_limits import plan
+from deviceplugin.memory_limits.plan import HardLimit, HardLimitState, LimitInputs, Place, PodCgroup
 from gpushare import contract, pod
 from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import Gpu, GpuNode, Resize
@@ -39,20 +39,29 @@ CGROUP_REMEDY: Final = "set --cgroup-root to where the host's cgroup v2 is mount
 DRIVER_REMEDY: Final = "see the kernel's log for NVRM"
 
 
-@dataclasses.dataclass(eq=False)
-class MemoryWalls:
-    """The walls of this node's shares. For a running event loop.
+class Library(Protocol):
+    """The limits that the library keeps, by the arbiter."""
 
-    root: the host's cgroup v2. gpus: the GPUs by the driver. node: as last seen. pods: likewise, None while unknown.
-    find: asks the API server too for a pod with a share. context_bytes, running: as in `WallInputs`. warn: sends an
-    Event with this reason and note about the GPUNode and a pod. changed: called when the GPUNode's resizes may have
-    changed.
+    def apply(self, node: GpuNode) -> Awaitable[tuple[Resize, ...]]: ...
+
+    def refresh(self) -> None: ...
+
+
+@dataclasses.dataclass(eq=False)
+class LimitEnforcer:
+    """The driver's memory limits of this node's shares. For a running event loop.
+
+    library: its limits are raised after the driver's, and lowered before. root: the host's cgroup v2. gpus: the GPUs by
+    the driver. node: as last seen. pods: likewise, None while unknown. find: asks the API server too for a pod with a
+    share. context_bytes, running: as in `LimitInputs`. warn: sends an Event with this reason and note about the GPUNode
+    and a pod. changed: called when the GPUNode's resizes may have changed.
 
     One change at a time: a limit is planned after the scan of the cgroups, from the newest ledger, and nothing comes
     between the plan and the driver. So no older plan overwrites a newer one.
     """
 
     driver: Driver
+    library: Library
     _: dataclasses.KW_ONLY
     root: Path
     gpus: Callable[[], Collection[Gpu]]
@@ -67,14 +76,15 @@ class MemoryWalls:
     def __post_init__(self) -> None:
         self._lock = asyncio.Lock()
         self._there: dict[str, PodCgroup] = {}  # by pod UID, as last seen
-        self._states: dict[Place, WallState] = {}
+        self._states: dict[Place, HardLimitState] = {}
         self._early: dict[str, Holder] = {}  # by pod UID: the API server has shown them, `node` and `pods` not yet
         self._applied: tuple[Resize, ...] = ()  # by the arbiter's last answer
         self._reported: set[tuple[str, str, str]] = set()  # pod UID, GPU and problem
         self._holds_back = False  # whether a resize waits for memory that the driver still counts
+        self._rising: asyncio.Task[None] | None = None
 
     @property
-    def states(self) -> Collection[WallState]:
+    def states(self) -> Collection[HardLimitState]:
         return tuple(self._states.values())
 
     def is_needed(self) -> bool:
@@ -91,12 +101,12 @@ class MemoryWalls:
         manifest, node = holder
         if not _has_share(manifest, self.node()) or pod_uid not in map(pod.uid, self.pods() or ()):
             self._early[pod_uid] = holder
-        wanted = list(plan.walls(node, [manifest], {pod_uid: PodCgroup(self.root)}, self._inputs()))
+        wanted = list(plan.hard_limits(node, [manifest], {pod_uid: PodCgroup(self.root)}, self._inputs()))
         if not wanted:
             return ""
 
-        def planned() -> list[Wall]:
-            return [wall for wall in self._plan({pod_uid}) if not wall.container_id]
+        def planned() -> list[HardLimit]:
+            return [limit for limit in self._plan({pod_uid}) if not limit.container_id]
 
         states = await self._set({pod_uid}, planned)
         if states is not None and pod_uid not in self._there:
@@ -109,11 +119,11 @@ class MemoryWalls:
         if holder.isolation is Isolation.NONE or not any(grant.uuid in inputs.gpus for grant in holder.grants):
             return None
 
-        def planned() -> list[Wall]:
+        def planned() -> list[HardLimit]:
             there = self._there.get(uid, PodCgroup(self.root))
             found = tenant.find(container, pods=self.pods() or (), node=self.node())
             newest = found if isinstance(found, Tenant) else holder
-            of_pod = [wall for wall in self._plan({uid}) if not wall.container_id]  # the pod's own limit comes first
+            of_pod = [limit for limit in self._plan({uid}) if not limit.container_id]  # the pod's own limit comes first
             directory = there.containers.get(container.container_id)
             if directory is None:
                 return of_pod
@@ -127,11 +137,26 @@ class MemoryWalls:
         problem = self._failure(states, planned(), wanted)
         return Refusal(problem) if problem else None
 
-    def rises(self) -> bool:
-        """Whether a limit is to be raised before the arbiter applies the GPUNode."""
-        return bool(self._higher())
+    async def apply(self, node: GpuNode) -> tuple[Resize, ...]:
+        """Apply the GPUNode to the limits of all shares; return the resizes that its status should have."""
+        await self._raise()
+        return await self._confirm(node, await self.library.apply(node))
 
-    async def rise(self) -> None:
+    def refresh(self) -> None:
+        """Send the current GPUNode to the library, once the driver's limits are high enough for it."""
+        if not self._higher():
+            self.library.refresh()
+        elif self._rising is None or self._rising.done():
+            self._rising = asyncio.get_running_loop().create_task(self._raise_first())
+
+    async def _raise_first(self) -> None:
+        # A driver that does not answer delays the library once only, for a bounded time.
+        try:
+            await self._raise()
+        finally:
+            self.library.refresh()
+
+    async def _raise(self) -> None:
         """Raise the driver's limits before the library's, so that the driver refuses nothing the library allows.
 
         If the driver does not take or answer it, the report says so, and the next round tries again.
@@ -139,7 +164,7 @@ class MemoryWalls:
         if higher := self._higher():
             self._failure(await self._set((), self._higher), (), higher[0])
 
-    async def confirm(self, node: GpuNode, resizes: tuple[Resize, ...]) -> tuple[Resize, ...]:
+    async def _confirm(self, node: GpuNode, resizes: tuple[Resize, ...]) -> tuple[Resize, ...]:
         """Lower the driver's limits after the library's, and hold back resizes whose memory the driver still counts.
 
         A program without the library may hold memory of which the arbiter knows nothing.
@@ -184,7 +209,7 @@ class MemoryWalls:
         states = await self._enforce(self._plan)
         for state in states:
             if state.problem:
-                self._report(state.wall, state.problem)
+                self._report(state.wanted, state.problem)
         pods, node = self.pods() or (), self.node()
         for known in pods:
             if _has_share(known, node):
@@ -199,7 +224,7 @@ class MemoryWalls:
             for directory in (self._there[uid].directory, *self._there[uid].containers.values())
             for gpu in able
         }
-        wanted = {state.wall.place for state in states}
+        wanted = {state.wanted.place for state in states}
         ended |= self._states.keys() - wanted
         kept = await self.driver.ask(clear, tuple(sorted(ended))) if ended else frozenset[Place]()
         self._states = {place: state for place, state in self._states.items() if place in wanted or place in kept}
@@ -208,11 +233,11 @@ class MemoryWalls:
     def _able(self) -> dict[str, int]:
         return plan.able(self.node(), self.gpus())
 
-    def _inputs(self) -> WallInputs:
-        return WallInputs(self._able(), self.context_bytes, self.running(), self._applied)
+    def _inputs(self) -> LimitInputs:
+        return LimitInputs(self._able(), self.context_bytes, self.running(), self._applied)
 
-    def _plan(self, uids: Collection[str] | None = None) -> list[Wall]:
-        """Return the walls by the newest ledger, of these pods or of all, where their cgroups are known."""
+    def _plan(self, uids: Collection[str] | None = None) -> list[HardLimit]:
+        """Return the limits by the newest ledger, of these pods or of all, where their cgroups are known."""
         node, inputs = self.node(), self._inputs()
         holders = {
             uid: (manifest, node if node is not None and _has_share(manifest, node) else first)
@@ -222,23 +247,27 @@ class MemoryWalls:
             if node is not None and _has_share(known, node):
                 holders[pod.uid(known)] = known, node
         return [
-            wall
+            limit
             for uid, (manifest, of) in holders.items()
             if uids is None or uid in uids
-            for wall in plan.walls(of, [manifest], self._there, inputs)
+            for limit in plan.hard_limits(of, [manifest], self._there, inputs)
         ]
 
-    def _higher(self) -> list[Wall]:
-        """Return the walls that are higher by the ledger than they are now."""
+    def _higher(self) -> list[HardLimit]:
+        """Return the limits that are higher by the ledger than they are now."""
         known = self._states
         wanted = self._plan() if known else []
-        return [wall for wall in wanted if wall.place in known and wall.hard_bytes > known[wall.place].wall.hard_bytes]
+        return [
+            limit
+            for limit in wanted
+            if limit.place in known and limit.hard_bytes > known[limit.place].wanted.hard_bytes
+        ]
 
     async def _scan_pods(self, uids: Collection[str]) -> None:
         found = await asyncio.to_thread(_scan, self.root, frozenset(uids), dict(self._there))
         self._there = {uid: there for uid, there in self._there.items() if uid not in uids} | found
 
-    async def _set(self, uids: Collection[str], planned: Callable[[], list[Wall]]) -> list[WallState] | None:
+    async def _set(self, uids: Collection[str], planned: Callable[[], list[HardLimit]]) -> list[HardLimitState] | None:
         """Set the planned limits, once these pods' cgroups are read. None if the driver has not answered in time."""
         if self.driver.silent_seconds >= WAIT_SECONDS:
             return None
@@ -249,61 +278,61 @@ class MemoryWalls:
         except TimeoutError:
             return None
 
-    async def _enforce(self, planned: Callable[[], list[Wall]]) -> list[WallState]:
+    async def _enforce(self, planned: Callable[[], list[HardLimit]]) -> list[HardLimitState]:
         """Set the planned limits in portions, and plan again for each. The caller has the lock."""
-        states: list[WallState] = []
+        states: list[HardLimitState] = []
         done: set[Place] = set()
-        while portion := [wall for wall in planned() if wall.place not in done][:PORTION]:
-            done |= {wall.place for wall in portion}
+        while portion := [limit for limit in planned() if limit.place not in done][:PORTION]:
+            done |= {limit.place for limit in portion}
             known = await self.driver.ask(enforce, portion)
-            self._states |= {state.wall.place: state for state in known}
+            self._states |= {state.wanted.place: state for state in known}
             states += known
         return states
 
-    def _failure(self, states: Sequence[WallState] | None, wanted: Iterable[Wall], about: Wall) -> str:
-        """Return why one of the wanted walls is not in force, or "", and report it."""
+    def _failure(self, states: Sequence[HardLimitState] | None, wanted: Iterable[HardLimit], about: HardLimit) -> str:
+        """Return why one of the wanted limits is not in force, or "", and report it."""
         if states is None:
             # Without an answer, what the driver returned before counts: a call on another GPU may be slow.
-            known = [self._states.get(wall.place) for wall in wanted]
+            known = [self._states.get(limit.place) for limit in wanted]
             if known and all(
-                state is not None and state.wall == wall and not state.problem
-                for wall, state in zip(wanted, known, strict=True)
+                state is not None and state.wanted == limit and not state.problem
+                for limit, state in zip(wanted, known, strict=True)
             ):
                 return ""
             return self._report(about, f"the driver has not answered for {WAIT_SECONDS:g} s: {DRIVER_REMEDY}")
         for state in states:
             if state.problem:
-                return self._report(state.wall, state.problem)
-        there = {state.wall.place for state in states}
-        gone = any(wall.place not in there for wall in wanted)
+                return self._report(state.wanted, state.problem)
+        there = {state.wanted.place for state in states}
+        gone = any(limit.place not in there for limit in wanted)
         return f"{NOT_IN_FORCE}: its cgroup has just disappeared" if gone else ""
 
-    def _report(self, wall: Wall, problem: str) -> str:
+    def _report(self, limit: HardLimit, problem: str) -> str:
         """Log a problem and send an Event, once for a pod. Return it as a sentence."""
-        sentence, key = f"{NOT_IN_FORCE}: {problem}", (wall.pod_uid, wall.gpu, problem)
+        sentence, key = f"{NOT_IN_FORCE}: {problem}", (limit.pod_uid, limit.gpu, problem)
         if key not in self._reported:
             self._reported.add(key)
-            extra = {"pod": {"namespace": wall.namespace, "name": wall.pod}, "gpu": wall.gpu, "err": problem}
+            extra = {"pod": {"namespace": limit.namespace, "name": limit.pod}, "gpu": limit.gpu, "err": problem}
             logger.error("The driver's memory limit is not in force", extra=extra)
-            self.warn(contract.EVENT_NOT_ENFORCED, sentence, (wall.namespace, wall.pod))
+            self.warn(contract.EVENT_NOT_ENFORCED, sentence, (limit.namespace, limit.pod))
         return sentence
 
 
-def enforce(wanted: Sequence[Wall]) -> list[WallState]:
+def enforce(wanted: Sequence[HardLimit]) -> list[HardLimitState]:
     """Set each limit that differs, and read it back. For the driver's thread. Cgroups that are gone are left out."""
     states = []
-    for wall in wanted:
+    for limit in wanted:
         limits = nvml_limits.MemoryLimits()
         try:
-            limits = nvml_limits.read(wall.gpu, wall.cgroup)
-            if not plan.is_up(wall, limits):
-                nvml_limits.write(wall.gpu, wall.cgroup, hard_bytes=wall.hard_bytes)
-                limits = nvml_limits.read(wall.gpu, wall.cgroup)
-            problem = plan.difference(wall, limits)
+            limits = nvml_limits.read(limit.gpu, limit.cgroup)
+            if not plan.is_in_force(limit, limits):
+                nvml_limits.write(limit.gpu, limit.cgroup, hard_bytes=limit.hard_bytes)
+                limits = nvml_limits.read(limit.gpu, limit.cgroup)
+            problem = plan.difference(limit, limits)
         except NvmlError as error:
             problem = str(error)
-        if not problem or wall.cgroup.exists():
-            states.append(WallState(wall, limits, problem))
+        if not problem or limit.cgroup.exists():
+            states.append(HardLimitState(limit, limits, problem))
     return states
 
 

@@ -1,4 +1,4 @@
-"""A node whose pods have real cgroups, with the arbiter, the agent's memory walls and its audit on simulated GPUs."""
+"""A node whose pods have real cgroups, with the arbiter, the agent's memory limits and its audit on simulated GPUs."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ mig-capable = yes
 
 
 @dataclasses.dataclass
-class WallsNode:
+class LimitsNode:
     """The node's agent, and its pods' containers."""
 
     agent: Asked
@@ -64,7 +64,7 @@ class WallsNode:
         return [self("look") for _ in range(times)][-1]
 
 
-Start = Callable[..., WallsNode]
+Start = Callable[..., LimitsNode]
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def start(simulation: None, cgroups: Path, short_path: Path, tmp_path: Path) -> 
     gpus = tmp_path / "gpus"
     with contextlib.ExitStack() as stack:
 
-        def begin(driver: str = "615.20.01", **pods: int) -> WallsNode:
+        def begin(driver: str = "615.20.01", **pods: int) -> LimitsNode:
             if not gpus.exists():
                 (tmp_path / "node.ini").write_text(DESCRIPTION.format(driver=driver))
                 simulated.command("create", tmp_path / "node.ini", gpus)
@@ -88,7 +88,9 @@ def start(simulation: None, cgroups: Path, short_path: Path, tmp_path: Path) -> 
             for name in given:
                 pod = cgroups / "kubepods" / f"pod{uid(name)}" / container_id(name, "main")
                 pod.mkdir(parents=True, exist_ok=True)
-            agent = started(stack, gpus, "tests.deviceplugin.walls.walls_node", short_path, cgroups, json.dumps(given))
-            return WallsNode(agent, container.Container(short_path / "arbiter", gpus), cgroups, stack)
+            agent = started(
+                stack, gpus, "tests.deviceplugin.memory_limits.limits_node", short_path, cgroups, json.dumps(given)
+            )
+            return LimitsNode(agent, container.Container(short_path / "arbiter", gpus), cgroups, stack)
 
         yield begin

@@ -1,4 +1,4 @@
-"""An arbiter and an agent's memory walls and audit on simulated GPUs, in its own process because NVML is one per process.
+"""An arbiter and an agent's memory limits and audit on simulated GPUs, in its own process because NVML is one per process.
 
 Tests run it with a directory, the root of a cgroup hierarchy, and the pods as JSON, as for `audit_node`. Containers are
 identified by their real cgroups. Each line on standard input is a command; the answer is a line of JSON.
@@ -34,15 +34,15 @@ from typing import Any, TypeVar
 from deviceplugin.arbiter import socket_server
 from deviceplugin.audit import overhead
 from deviceplugin.hardware import nvml, nvml_limits
+from deviceplugin.memory_limits import enforcer
+from deviceplugin.memory_limits.enforcer import LimitEnforcer
+from deviceplugin.memory_limits.plan import PodCgroup
 from deviceplugin.state.node_state import ObservableGpus
-from deviceplugin.walls import memory_walls
-from deviceplugin.walls.memory_walls import MemoryWalls
-from deviceplugin.walls.plan import PodCgroup
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import Resize
 from tests.deviceplugin import audit_node, linked
 from tests.deviceplugin.arbiter_node import ArbiterNode, container_id, uid
-from tests.deviceplugin.walls.programs.probing import KERNEL
+from tests.deviceplugin.memory_limits.programs.probing import KERNEL
 
 Answer = TypeVar("Answer")
 
@@ -54,8 +54,9 @@ class Node(audit_node.Node):
         self.seen: Callable[[list[dict[str, Any]]], list[dict[str, Any]] | None] = lambda pods: pods
         self.root, self.made, self.link = root, made, linked.Linked(made, sizes.bytes_on)
         super().__init__(opened, gpus, sizes, made, self.link, ends=False)
-        self.walls = MemoryWalls(
+        self.memory_limits = LimitEnforcer(
             self.driver,
+            self.link.arbiter,
             root=root,
             gpus=lambda: gpus.gpus,
             node=made.gpunode,
@@ -65,8 +66,8 @@ class Node(audit_node.Node):
             running=self.link.arbiter.shares.limit_bytes,
             warn=self.auditor.warn,
         )
-        self.link.arbiter.prove = self.walls.prove
-        self.auditor.walls = lambda: self.walls.states
+        self.link.arbiter.prove = self.memory_limits.prove
+        self.auditor.driver_limits = lambda: self.memory_limits.states
         self.auditor.identify = self.auditor._scanner.identify = socket_server.by_cgroup(Path("/proc"))
 
     async def do(self, verb: str, *words: str) -> Any:
@@ -77,9 +78,9 @@ class Node(audit_node.Node):
             case "probe":
                 return nvml_limits.EnforcementProbe(self.root, kernel=KERNEL)(uuid)
             case "cover":
-                return await self.walls.cover(uid(pod))
+                return await self.memory_limits.cover(uid(pod))
             case "round":
-                return await self.walls.step()
+                return await self.memory_limits.step()
             case "limits":
                 return [dataclasses.astuple(nvml_limits.read(uuid, cgroup)) for cgroup in (of_pod, of_container)]
             case "set":
@@ -98,11 +99,11 @@ class Node(audit_node.Node):
 
                 async def cover() -> str:
                     self.made.allocations = entries
-                    return await self.walls.cover(uid(pod))
+                    return await self.memory_limits.cover(uid(pod))
 
                 return await self.during_round(cover)
             case "hurry":
-                setattr(memory_walls, "WAIT_SECONDS", 1.0)  # noqa: B010 - it is Final
+                setattr(enforcer, "WAIT_SECONDS", 1.0)  # noqa: B010 - it is Final
                 return None
             case "stall":
                 self.stalled = asyncio.create_task(self.driver.ask(threading.Event().wait))
@@ -121,17 +122,17 @@ class Node(audit_node.Node):
         return await super().do(verb, *words)
 
     async def during_round(self, act: Callable[[], Awaitable[Answer]]) -> Answer:
-        scan, begun, released = memory_walls._scan, threading.Event(), threading.Event()
+        scan, begun, released = enforcer._scan, threading.Event(), threading.Event()
 
         def held(root: Path, uids: Collection[str], known: Mapping[str, PodCgroup]) -> dict[str, PodCgroup]:
             begun.set()
             assert released.wait(30)
             return scan(root, uids, known)
 
-        memory_walls._scan = held
-        checking = asyncio.create_task(self.walls.step())
+        enforcer._scan = held
+        checking = asyncio.create_task(self.memory_limits.step())
         assert await asyncio.to_thread(begun.wait, 30)
-        memory_walls._scan = scan
+        enforcer._scan = scan
         acting = asyncio.ensure_future(act())
         await asyncio.wait({acting}, timeout=1)  # it may wait for the round
         released.set()
@@ -150,8 +151,7 @@ class Node(audit_node.Node):
                 )
                 self.made.allocations[position] = dataclasses.replace(entry, shares=(share,))
         node = self.made.gpunode()
-        await self.walls.rise()
-        return await self.walls.confirm(node, await self.arbiter.apply(node))
+        return await self.memory_limits.apply(node)
 
 
 async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.walls.conftest import DESCRIPTION
-from tests.deviceplugin.walls.programs import probing
+from tests.deviceplugin.memory_limits.conftest import DESCRIPTION
+from tests.deviceplugin.memory_limits.programs import probing
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import codec
-from gpushare.preflight import finding
+from gpushare import codec, versions
 from tests.deviceplugin import agent_process, simulated
 from tests.deviceplugin.api_server_node import Cluster, cluster, installed
-from tests.deviceplugin.walls.conftest import DESCRIPTION
+from tests.deviceplugin.memory_limits.conftest import DESCRIPTION
 
 __all__ = ["cluster", "installed"]
 
@@ -36,7 +35,7 @@ async def test_the_agent_publishes_what_keeps_memory_limits(
     options: tuple[str, ...],
     kept_by: str,
 ) -> None:
-    if finding.parse_version(platform.release()) < finding.MIN_KERNEL_DMEM:
+    if versions.parse_version(platform.release()) < versions.MIN_KERNEL_DMEM:
         kept_by = "library"
     (tmp_path / "node.ini").write_text(DESCRIPTION.format(driver=driver))
     await simulated.change("create", tmp_path / "node.ini", tmp_path / "gpus")

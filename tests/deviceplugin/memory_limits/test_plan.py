@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from deviceplugin.hardware.nvml_limits import NO_LIMIT, MemoryLimits
-from deviceplugin.walls import plan
-from deviceplugin.walls.plan import PodCgroup, Wall, WallInputs, WallState
+from deviceplugin.memory_limits import plan
+from deviceplugin.memory_limits.plan import HardLimit, HardLimitState, LimitInputs, PodCgroup
 from gpushare import contract
 from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef, Steps
 from gpushare.gpunode import GpuNode, MemoryEnforcement, Resize
@@ -19,7 +19,7 @@ from tests import builders
 GIB = 1 << 30
 GPU, OTHER = "GPU-00000000-0000-0000-0000-000000000000", "GPU-00000000-0000-0000-0000-000000000001"
 POD = Path("/cgroup/kubepods/podu-1")
-INPUTS = WallInputs({GPU: 16 * GIB})
+INPUTS = LimitInputs({GPU: 16 * GIB})
 
 
 def given(*containers: str, memory: int = 2 * GIB, gpus: tuple[str, ...] = (GPU,), **more: Any) -> GivenShare:
@@ -39,7 +39,7 @@ def limits(
     *shares: GivenShare,
     containers: tuple[str, ...] = ("main",),
     named: tuple[str, ...] | None = None,
-    inputs: WallInputs = INPUTS,
+    inputs: LimitInputs = INPUTS,
     resizes: tuple[Resize, ...] = (),
     isolation: Isolation = Isolation.ARBITER,
 ) -> dict[tuple[str, str], int]:
@@ -49,7 +49,8 @@ def limits(
     there = PodCgroup(POD, {f"id-{name}": POD / name for name in containers})
     manifest = pod(*(containers if named is None else named))
     return {
-        (wall.container, wall.gpu): wall.hard_bytes for wall in plan.walls(node, [manifest], {"u-1": there}, inputs)
+        (limit.container, limit.gpu): limit.hard_bytes
+        for limit in plan.hard_limits(node, [manifest], {"u-1": there}, inputs)
     }
 
 
@@ -129,7 +130,7 @@ def test_an_unnamed_container_belongs_to_the_only_share() -> None:
     ],
 )
 def test_a_limit_is_in_force_if_it_reads_back(read: MemoryLimits, sentence: str) -> None:
-    said = plan.difference(Wall(GPU, POD, 2 * GIB, "ml", "web", "u-1"), read)
+    said = plan.difference(HardLimit(GPU, POD, 2 * GIB, "ml", "web", "u-1"), read)
     assert sentence in said
     assert bool(said) is bool(sentence)
 
@@ -140,7 +141,9 @@ def confirmed(used_bytes: int | None, *, problem: str = "", published: bool = Fa
     entry = Allocation("a-1", PodRef("ml", "web", "u-1"), (given("main", memory=4 * GIB, shrink_to_bytes=2 * GIB),))
     node = GpuNode("node-a", allocations=(entry,), resizes=(said,) if published else ())
     lowered = plan.lowered(node, [said], INPUTS)
-    state = WallState(Wall(GPU, POD, 2 * GIB, "ml", "web", "u-1"), MemoryLimits(0, 2 * GIB, used_bytes or 0), problem)
+    state = HardLimitState(
+        HardLimit(GPU, POD, 2 * GIB, "ml", "web", "u-1"), MemoryLimits(0, 2 * GIB, used_bytes or 0), problem
+    )
     states = None if used_bytes is None else [state]
     (result,) = plan.confirmed([said], lowered, {"a-1": "u-1"}, states)
     return result.memory_bytes, result.used_bytes
