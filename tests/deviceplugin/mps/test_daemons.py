@@ -90,7 +90,7 @@ async def test_a_daemon_runs_with_its_limits_until_it_is_stopped(world: World) -
     await world.daemons.stop(UUID)
     assert not await world.answers()
     assert world.modes == {UUID: False}
-    assert world.daemons.problem(UUID) == "no MPS daemon is configured for it"
+    assert world.daemons.problem(UUID) == "no MPS daemon runs for it"
     assert not world.daemons.files(UUID).started.exists()
     assert not world.daemons.files(UUID).log.exists()
     assert not is_alive(pid)
@@ -109,6 +109,19 @@ async def test_a_daemon_that_dies_is_restarted_with_its_limits(world: World) -> 
         assert world.pid() != pid
         assert "default_device_pinned_mem_limit 0 10240M" in await world.limits()
         assert (world.root / ".ready").exists()
+
+
+async def test_limits_that_a_client_has_changed_are_set_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root in a client's container can send commands. Those of a server are for later clients of it."""
+    monkeypatch.setattr(daemons, "PROBE_SECONDS", 0.05)
+    await world.daemons.start(steps.for_shares(UUID))
+    await world.daemons.send(UUID, "start_server -uid 0")
+    (server,) = steps.pids(await world.daemons.send(UUID, "get_server_list"))
+    for scope in ("default_active_thread_percentage", f"active_thread_percentage {server}"):
+        await world.daemons.send(UUID, f"set_{scope} 1")
+        async with asyncio.timeout(20):
+            while await world.daemons.send(UUID, f"get_{scope}") != "100.0":
+                pass
 
 
 async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
