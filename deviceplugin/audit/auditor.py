@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -36,6 +36,8 @@ from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
 
+Terminate = Callable[[str, tuple[int, int]], Awaitable[None]]
+
 SECONDS: Final = 2.0  # between two audits
 # After a start, programs may still use the share of time that they have without an arbiter. Later, a program that does
 # so ignores the running arbiter.
@@ -44,6 +46,7 @@ _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
 }
+MAX_KILLS: Final = 8  # at a time
 MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes cannot flood the API server
 
 
@@ -243,12 +246,14 @@ class Auditor:
         registered = {
             (member.pid, member.start_ticks) for share in self.arbiter.shares.all() for member in share.members.values()
         }
-        for key, audited in troubles.items():
-            if audited.process.identity in registered and audited.reason != process_limits.NOT_A_CLIENT:
-                continue  # registered since the scan
-            if key in certain:
-                await self._kill(audited)
-            elif key not in self._reported:
+        new = {
+            key: audited
+            for key, audited in troubles.items()
+            if audited.process.identity not in registered or audited.reason == process_limits.NOT_A_CLIENT
+        }  # the others have registered since the scan
+        await self._kill([audited for key, audited in new.items() if key in certain])
+        for key, audited in new.items():
+            if key not in certain and key not in self._reported:
                 self._event(audited, node_audit.process_sentence(self.audit, audited))
         reported = {*troubles}
         for share in self.audit.shares:
@@ -261,13 +266,14 @@ class Auditor:
                     self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset(reported)
 
-    async def _kill(self, audited: AuditedProcess) -> None:
-        if self.mps is not None:
-            await self.mps.terminate(audited.process.gpu, audited.process.pid)
-        problem = kill(audited.process, identify=self.identify, proc=self.proc)
-        what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
-        if not problem or audited.key not in self._reported:
-            self._event(audited, f"{node_audit.process_sentence(self.audit, audited)}; {what}")
+    async def _kill(self, audited: Sequence[AuditedProcess]) -> None:
+        processes = [each.process for each in audited]
+        terminate = self.mps.terminate if self.mps is not None else None
+        problems = await kill_all(processes, terminate=terminate, identify=self.identify, proc=self.proc)
+        for each, problem in zip(audited, problems, strict=True):
+            what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
+            if not problem or each.key not in self._reported:
+                self._event(each, f"{node_audit.process_sentence(self.audit, each)}; {what}")
 
     def _event(self, audited: AuditedProcess, note: str) -> None:
         extra = {"gpu": audited.process.gpu, "pid": audited.process.pid, "state": str(audited.state)}
@@ -280,6 +286,28 @@ class Auditor:
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
         self.warn(reason, note, of)
+
+
+async def kill_all(
+    processes: Iterable[SeenProcess],
+    *,
+    terminate: Terminate | None,
+    identify: Identify,
+    proc: Path = kernel_process.PROC,
+) -> list[str]:
+    """Kill processes, some at a time, as an MPS daemon may take seconds to end a client. Return the results of `kill`.
+
+    terminate: has the MPS daemon of a GPU, by UUID, end this client's work first.
+    """
+    free = asyncio.Semaphore(MAX_KILLS)
+
+    async def end(process: SeenProcess) -> str:
+        async with free:
+            if terminate is not None:
+                await terminate(process.gpu, process.identity)
+            return kill(process, identify=identify, proc=proc)
+
+    return await asyncio.gather(*map(end, processes))
 
 
 def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:

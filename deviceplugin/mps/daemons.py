@@ -130,8 +130,7 @@ class MpsDaemon:
                 if stopping:
                     await self._quit()
                     return
-                for line in lines:
-                    await self._control.send(line)
+                await self._send(lines)
             case steps.Touch(path):
                 path.touch()
             case steps.Remove(path):
@@ -142,6 +141,10 @@ class MpsDaemon:
             case steps.FollowLog(_, stop):
                 self._forward_log()
                 self._log_position = None if stop else self._log_size()
+
+    async def _send(self, lines: tuple[str, ...]) -> None:
+        for line in lines:
+            await self._control.send(line)
 
     def _log_size(self) -> int:
         try:
@@ -199,7 +202,7 @@ class MpsDaemon:
                     return "it has ended"
                 self._forward_log()
                 # A single missed answer may only mean a busy CPU, and stopping the daemon ends all its clients.
-                silences = 0 if await self._control.answers() else silences + 1
+                silences = 0 if await self._keeps_limits() else silences + 1
                 if silences == MAX_SILENCES:
                     # A hung daemon would block the pipe of the next one.
                     await self._quit(hangs=True)
@@ -207,6 +210,15 @@ class MpsDaemon:
         finally:
             if pidfd is not None:
                 os.close(pidfd)
+
+    async def _keeps_limits(self) -> bool:
+        """Set the limits again, which root in a client's container can change. Return whether the daemon answers."""
+        try:
+            servers = steps.pids(await self._control.send("get_server_list"))
+            await self._send(steps.limit_commands(self.spec, servers))
+        except (ControlError, ValueError):
+            return False
+        return True
 
     async def _pidfd(self) -> int | None:
         """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
@@ -325,7 +337,7 @@ class Daemons:
 
     def problem(self, name: str) -> str:
         """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
-        return self._daemons[name].problem if name in self._daemons else "no MPS daemon is configured for it"
+        return self._daemons[name].problem if name in self._daemons else "no MPS daemon runs for it"
 
     def knows(self, name: str) -> bool:
         """Whether this daemon was started and not stopped, whether or not it runs now."""

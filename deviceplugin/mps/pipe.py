@@ -10,6 +10,8 @@ import contextlib
 import os
 import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
@@ -24,9 +26,23 @@ COMM: Final = b"nvidia-cuda-mps-control"[:15]
 _CONTROL: Final = ("control", "control_lock", "control_privileged")  # what the program opens to send a command
 
 
-def link_in(directory: Path) -> Path | None:
-    """Return a link in place of a file that commands go through: it would lead them to another daemon."""
-    return next((directory / name for name in _CONTROL if (directory / name).is_symlink()), None)
+@contextlib.contextmanager
+def linked(directory: Path) -> Iterator[Path]:
+    """Yield a directory that only root can enter, with hard links to the files that commands go through. Blocking.
+
+    A client can replace a file by a symbolic link to another daemon's at any time. A hard link is to one file forever,
+    and is checked where no client can replace it. Raises OSError, also for a symbolic link.
+    """
+    with tempfile.TemporaryDirectory(prefix="control.", dir=directory.parent) as private:
+        for name in _CONTROL:
+            own = Path(private, name)
+            with contextlib.suppress(FileNotFoundError):
+                os.link(directory / name, own, follow_symlinks=False)
+                if own.is_symlink():
+                    raise OSError(
+                        f"{directory / name} is a link, which only a client can have put there: end the GPU's clients"
+                    )
+        yield Path(private)
 
 
 def empty(directory: Path) -> None:

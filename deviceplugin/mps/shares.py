@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from deviceplugin.host import kernel_process
 from deviceplugin.mps import steps
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.steps import DaemonFiles
@@ -121,17 +122,19 @@ class MpsShares:
         except _NO_ANSWER:
             return None
 
-    async def terminate(self, uuid: str, pid: int) -> None:
+    async def terminate(self, uuid: str, process: tuple[int, int]) -> None:
         """End a client's work before its process is killed: a kill during work can hang the GPU's other clients.
 
-        No-op if it is not a client, or if the daemon does not answer in time.
+        No-op if it is not a client, if its PID belongs to another process by now, or if the daemon does not answer in
+        time. process: its PID and its start in kernel ticks.
         """
         if not self._daemons.knows(uuid):
             return
+        pid, _ = process
         with contextlib.suppress(*_NO_ANSWER):
             async with asyncio.timeout(ANSWER_SECONDS):
                 for server, clients in (await self._clients_by_server(uuid)).items():
-                    if pid in clients:
+                    if pid in clients and kernel_process.with_start(pid) == process:
                         await self._daemons.send(uuid, f"terminate_client {server} {pid}")
                         logger.info("Terminated an MPS client", extra={"daemon": uuid, "pid": pid})
 

@@ -8,7 +8,7 @@ only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVID
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -188,10 +188,14 @@ def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
     return variables
 
 
-def limit_commands(spec: Spec) -> tuple[str, ...]:
-    """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all."""
+def limit_commands(spec: Spec, servers: Iterable[int] = ()) -> tuple[str, ...]:
+    """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all.
+
+    servers: the PIDs of running ones, which keep their limits when the defaults change.
+    """
     if spec.for_shares:
-        return ("set_default_active_thread_percentage 100",)
+        running = (f"set_active_thread_percentage {pid} 100" for pid in servers)
+        return ("set_default_active_thread_percentage 100", *running)
     commands = []
     for position, gpu in enumerate(spec.gpus):
         mib = memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)

@@ -56,7 +56,7 @@ class Control:
     async def start(self, *, multi_user: bool = False) -> None:
         """Start the daemon in the background. Raises ControlError. multi_user: serve all users at once."""
         try:
-            await self._run(_MULTI_USER if multi_user else ("-d",), "")
+            await self._run(_MULTI_USER if multi_user else ("-d",), "", self._environment)
         except ControlError as error:
             if not multi_user:
                 raise
@@ -67,10 +67,12 @@ class Control:
 
     async def send(self, command: str) -> str:
         """Send a command and return the daemon's answer. Raises ControlError."""
-        link = pipe.link_in(Path(self._environment[steps.PIPE_VARIABLE]))
-        if link is not None:
-            raise ControlError(f"{link} is a link, which only a client can have put there: end the GPU's clients")
-        return await self._run((), f"{command}\n")
+        try:
+            with pipe.linked(Path(self._environment[steps.PIPE_VARIABLE])) as private:
+                environment = {**self._environment, steps.PIPE_VARIABLE: str(private)}
+                return await self._run((), f"{command}\n", environment)
+        except OSError as error:
+            raise ControlError(f"{command} was not sent: {error}") from error
 
     async def answers(self) -> bool:
         try:
@@ -79,9 +81,9 @@ class Control:
             return False
         return True
 
-    async def _run(self, arguments: tuple[str, ...], commands: str) -> str:
+    async def _run(self, arguments: tuple[str, ...], commands: str, environment: Mapping[str, str]) -> str:
         shown = f"{self.program} {' '.join(arguments) or commands.strip()}"
-        outcome = await run(self.program, DaemonCall(arguments, self._environment, commands))
+        outcome = await run(self.program, DaemonCall(arguments, environment, commands))
         if outcome.problem:
             raise ControlError(f"{shown} {outcome.problem}")
         if outcome.code != 0:

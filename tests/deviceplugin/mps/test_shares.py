@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.host import kernel_process
 from deviceplugin.mps import shares, steps
 from deviceplugin.mps.daemons import Daemons, IsUsed
 from deviceplugin.mps.shares import MpsShares
@@ -83,6 +84,12 @@ class World:
         environment = {"TEST_POD": "small", "TEST_CONTAINER": "main"}
         with container.finishing(box.start(command(clients.starts_or_not), environment)) as process:
             return await asyncio.to_thread(process.communicate, timeout=60)
+
+
+def identity(pid: int) -> tuple[int, int]:
+    found = kernel_process.with_start(pid)
+    assert found is not None
+    return found
 
 
 async def says(process: subprocess.Popen[str]) -> str:
@@ -252,15 +259,17 @@ async def scripted(tmp_path: Path, short_path: Path) -> AsyncIterator[tuple[MpsS
     assert not made.can_share(HardwareGpu("GPU-2", 1), (8, 0)), "without a keeper, no agent could be replaced"
 
 
-async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(world: World) -> None:
+async def test_a_client_is_terminated_by_its_daemon_and_another_process_with_its_pid_is_not(world: World) -> None:
     async with (
         world.client("small", clients.allocates, 48) as first,
         world.client("large", clients.allocates, 48) as second,
     ):
         assert [await says(first), await says(second)] == ["0", "0"]
         assert await world.shares.clients(world.uuid) == {first.pid, second.pid}
-        await world.shares.terminate(world.uuid, os.getpid())
-        await world.shares.terminate(world.uuid, first.pid)
+        pid, start_ticks = identity(first.pid)
+        await world.shares.terminate(world.uuid, identity(os.getpid()))
+        await world.shares.terminate(world.uuid, (second.pid, start_ticks - 1))
+        await world.shares.terminate(world.uuid, (pid, start_ticks))
         goes_on(first)
         goes_on(second)
         assert [await says(first), await says(second)] == ["", "ran"]
