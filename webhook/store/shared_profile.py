@@ -64,7 +64,8 @@ class SharedProfile:
     async def ready(self) -> None:
         """Wait for the ConfigMap and use its mix; the chooser must know the nodes. Called once."""
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(self._informer.answered.wait(), READ_SECONDS)
+            async with asyncio.timeout(READ_SECONDS):  # `wait_for` of Python 3.11 can swallow a cancellation
+                await self._informer.answered.wait()
         await self._use_stored()
         self._is_ready.set()
 
