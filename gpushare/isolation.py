@@ -107,10 +107,22 @@ def variants(request: Request, default: str) -> list[Request]:
     return [resolved(request, kind) for kind in kinds(request, default)]
 
 
-def place(request: Request, default: str, attempt: Callable[[Request], _Outcome | Refusal]) -> _Outcome | Refusal:
-    """Return the first success of `attempt`, tried with each kind in turn, or else the refusal that is least final."""
+def place(
+    request: Request,
+    default: str,
+    attempt: Callable[[Request], _Outcome | Refusal],
+    *,
+    offers: Callable[[Isolation], bool] = lambda _: True,
+) -> _Outcome | Refusal:
+    """Return the first success of `attempt`, tried with each kind in turn, or else the refusal that is least final.
+
+    offers: whether any GPU takes shares of a kind. Kinds that none takes are skipped, unless that leaves no kind.
+    """
     refusals: list[Refusal] = []
-    for variant in variants(request, default):
+    tried = variants(request, default)
+    if len(tried) > 1:
+        tried = [variant for variant in tried if offers(variant.constraints.isolation)] or tried
+    for variant in tried:
         outcome = attempt(variant)
         if not isinstance(outcome, Refusal):
             return outcome

@@ -19,6 +19,7 @@ PRIOR = 5  # pods that the default mix counts as at first; none from ENOUGH_PODS
 MAX_CLASSES = 512  # the rarest beyond this are dropped
 UNSEEN = 0.05  # part of all GPUs expected to be requested one by one, while no pod requests whole GPUs
 UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once, while no pod requests several
+SMALL_GPUS = 16
 SEEN = 0.2  # part of the demand from which whole GPUs are known, so that no more of them are expected
 SEEN_SETS = 0.05  # the same for several GPUs
 
@@ -87,9 +88,8 @@ class Mix:
 
         Without whole GPUs, the first pods, if all alike with much CPU, would be spread over all nodes, because only
         more of the same would be expected. Expected ones need no CPU, so they make it look less scarce than it is.
+        Before the first pod, they are as many as in a cluster of SMALL_GPUS: few in the default mix.
         """
-        if not self.weights:
-            return self.classes
         every = whole = several = 0.0
         weights = dict(self.weights)
         for asked, weight in self.weights.items():
@@ -97,12 +97,14 @@ class Mix:
             every += demand
             whole += demand if asked.request_percent == 100 else 0.0
             several += demand if asked.gpus > 1 else 0.0
+        every = every or 1.0
         unseen = {self.largest: UNSEEN_SETS * (1 - several / SEEN_SETS / every), 1: UNSEEN * (1 - whole / SEEN / every)}
         for size, part in unseen.items():
             if part > 0 and self.gpus:
                 expected = RequestClass(size, 100, Memory(percent=100))
-                weights[expected] = weights.get(expected, 0.0) + part * self.gpus / size
-        prior = PRIOR * (1 - self.pods / ENOUGH_PODS)
+                gpus = self.gpus if self.weights else SMALL_GPUS
+                weights[expected] = weights.get(expected, 0.0) + part * gpus / size
+        prior = PRIOR * (1 - self.pods / ENOUGH_PODS if self.weights else 1)
         if prior > 0:
             weights |= {asked: weights.get(asked, 0.0) + prior * weight for asked, weight in _DEFAULT.items()}
         return weights

@@ -27,7 +27,7 @@ from gpushare.request import Constraints
 
 _GRAIN = 0.01  # GPUs: smaller differences in worth are noise, so the fuller node wins
 _FULLER = 1e-4
-_KIND_PRICE_PART = 0.2  # weight of kind prices: enough to decide between otherwise equal nodes
+_KIND_PRICE_PART = 0.4  # weight of kind prices: enough to decide between otherwise equal nodes
 # The cost, in GPUs, of the rarest kind while the mix is unknown, so that pods that name no kind leave it to those that
 # do. It must fade soon, because it keeps pods off the small nodes that rare GPUs are often in.
 _RARITY = 0.03
@@ -88,9 +88,9 @@ class Scoring:
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
-        """Return the tables of a mix; changes nothing. A mix that names no GPUs is one of this grid."""
+        """Return the tables of a mix; changes nothing. A mix that names no GPUs or no pods is one of this grid."""
         grid = self._grid
-        if not mix.gpus:
+        if not mix.gpus or not mix.weights:
             of_nodes = (grid.now().live != ABSENT).sum(0)
             mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
         node_gpus = tuple(grid.node_gpus)  # may grow meanwhile, in another thread

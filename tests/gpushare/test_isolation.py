@@ -11,7 +11,7 @@ from gpushare.allocation import GivenShare, Isolation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.isolation import LEASES
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
-from gpushare.placement import Placement
+from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import DEFAULT_ISOLATIONS, Request
@@ -125,7 +125,9 @@ def test_contradictions_are_refused_in_one_sentence(annotations: dict[str, str],
 
 
 def place(pod: Request, *nodes: GpuNode, default: str = "arbiter") -> Placement | Refusal:
-    answer = isolation.place(pod, default, fleet(*nodes).place)
+    engine = fleet(*nodes)
+    answer = isolation.place(pod, default, engine.place)
+    assert isolation.place(pod, default, engine.place, offers=engine.offers) == answer
     alone = isolation.place(pod, default, lambda tried: placement.place(builders.views(*nodes), tried))
     assert str(answer) == str(alone) if isinstance(answer, Refusal) else isinstance(alone, Placement)
     return answer
@@ -154,6 +156,24 @@ def test_first_kind_that_fits_anywhere_is_given() -> None:
     assert isinstance(given, Placement)
     assert given.isolation is Isolation.ARBITER
     assert isolation.why(pod, "arbiter", given.isolation) == "no GPU that takes MPS shares has room for it"
+
+
+def test_a_kind_that_no_gpu_offers_is_not_tried() -> None:
+    pod, engine = asked(isolation="auto", request="0.5", limit="0.5"), fleet(builders.node("node-a", gpus=1))
+    tried: list[Isolation] = []
+
+    def attempt(variant: Request) -> Placement | Refusal:
+        tried.append(variant.constraints.isolation)
+        return engine.place(variant)
+
+    isolation.place(pod, "arbiter", attempt, offers=engine.offers)
+    engine.update(NodeView.from_node(builders.node("node-b", gpus=1, isolations=BOTH)))
+    isolation.place(pod, "arbiter", attempt, offers=engine.offers)
+    engine.remove("node-b")
+    isolation.place(pod, "arbiter", attempt, offers=engine.offers)
+    assert tried == [Isolation.ARBITER, Isolation.MPS, Isolation.ARBITER]
+    isolation.place(pod, "arbiter", attempt, offers=lambda _: False)
+    assert tried[3:] == [Isolation.MPS, Isolation.ARBITER]
 
 
 def test_refusal_is_of_the_kind_that_is_nearest_to_fitting() -> None:

@@ -55,8 +55,10 @@ def test_whole_gpus_that_the_pods_request_are_not_expected_on_top() -> None:
     assert expected(mix_of(60, gpus="2")) == {RequestClass(2, 100, Memory(percent=100)): 60}
 
 
-def test_default_mix_expects_nothing_else() -> None:
-    assert Mix(gpus=800, largest=8).expecting() == Mix().classes
+def test_whole_gpus_are_expected_before_the_first_pod() -> None:
+    default = {asked: mix.PRIOR * weight for asked, weight in Mix().classes.items()}
+    assert Mix().expecting() == default
+    assert expected(Mix()) == {**default, WHOLE: default[WHOLE] + 0.8, EIGHT: 0.04}
 
 
 def test_default_mix_counts_for_less_with_every_pod() -> None:
