@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -43,11 +43,18 @@ class Node:
     def create(self, name: str, verb: str, gpu: int | None, **annotations: str) -> None:
         """Create a pod of this verb of `isolated.py`, on a GPU. Its process is the container's first one."""
         uuid = {} if gpu is None else {"uuid": self.uuids[gpu]}
+        asked: Any = {"request": "0.25", "memory": "4Gi", **uuid, **annotations}
+        self.apply(name, verb, asked)
+
+    def apply(
+        self, name: str, verb: str, annotations: Mapping[str, Any], limits: Mapping[str, str] | None = None
+    ) -> None:
+        """Create a pod with these annotations and resource limits."""
         volumes = [{"name": "programs", "configMap": {"name": "programs"}}]
         spec: Any = {"terminationGracePeriodSeconds": 1, "volumes": volumes}
-        asked: Any = {"request": "0.25", "memory": "4Gi", **uuid, **annotations}
-        manifest = builders.pod(name, namespace=self.user.namespace, spec=spec, **asked)
+        manifest = builders.pod(name, namespace=self.user.namespace, spec=spec, **annotations)
         (container,) = manifest["spec"]["containers"]
+        container["resources"] = {"limits": dict(limits or {})}
         container |= {"image": gpushare.built_images().agent.name, "imagePullPolicy": "Never"}
         container |= {"command": self.program(verb), "volumeMounts": [{"name": "programs", "mountPath": MOUNTED}]}
         self.user.apply(manifest)

@@ -5,6 +5,7 @@ With variables, they are its only environment.
 sees        print whether this is an MPS client, and how many milliseconds a kernel takes that a whole GPU runs in 50
 works       run such kernels without a pause, print their number as each ends, and CUDA's error; SIGTERM ends it
 insists     the same, and ignore SIGTERM, as a container's first process without a handler does
+holds       allocate half of what it may, and print now and then what it sees, as JSON; SIGTERM ends it
 faults      run a kernel that fails, and print CUDA's error
 stays       wait for SIGTERM
 """
@@ -13,6 +14,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import json
 import os
 import signal
 import sys
@@ -42,13 +44,23 @@ class Cuda:
     def kernel(self, name: bytes) -> Pointer:
         return self.made("cuModuleGetFunction", self.made("cuModuleLoadData", b"image"), name)
 
+    def is_client(self) -> int:
+        attribute = ctypes.c_int()
+        self.check("cuDeviceGetAttribute", ctypes.byref(attribute), CLIENT_OF_MPS, 0)
+        return attribute.value
+
+    def memory(self) -> tuple[int, int]:
+        """Return the free and the total bytes."""
+        free, total = ctypes.c_size_t(), ctypes.c_size_t()
+        self.check("cuMemGetInfo_v2", ctypes.byref(free), ctypes.byref(total))
+        return free.value, total.value
+
     def launch(self, kernel: Pointer) -> None:
         self.check("cuLaunchKernel", kernel, 1, 1, 1, 1, 1, 1, 0, None, None, None)
 
 
 def sees() -> None:
-    cuda, attribute, elapsed = Cuda(), ctypes.c_int(), ctypes.c_float()
-    cuda.check("cuDeviceGetAttribute", ctypes.byref(attribute), CLIENT_OF_MPS, 0)
+    cuda, elapsed = Cuda(), ctypes.c_float()
     kernel, start, end = cuda.kernel(b"k_50ms"), cuda.made("cuEventCreate", 0), cuda.made("cuEventCreate", 0)
     # All is queued before the word is written, so a late process does not delay the GPU.
     word = cuda.made("cuMemHostAlloc", 4, 0)
@@ -61,7 +73,7 @@ def sees() -> None:
     value.value = 1
     cuda.check("cuCtxSynchronize")
     cuda.check("cuEventElapsedTime", ctypes.byref(elapsed), start, end)
-    print(attribute.value, round(elapsed.value))
+    print(cuda.is_client(), round(elapsed.value))
 
 
 def works(*, ends: bool = True) -> None:
@@ -80,6 +92,18 @@ def insists() -> None:
     works(ends=False)
 
 
+def holds() -> None:
+    cuda, asked = Cuda(), list[int]()
+    signal.signal(signal.SIGTERM, lambda number, _: asked.append(number))
+    cuda.check("cuMemAlloc_v2", ctypes.byref(ctypes.c_uint64()), ctypes.c_size_t(cuda.memory()[0] // 2))
+    kernel = cuda.kernel(b"k_5ms")
+    while not asked:
+        print(json.dumps({"client": cuda.is_client(), "total": cuda.memory()[1]}), flush=True)
+        cuda.launch(kernel)
+        cuda.check("cuCtxSynchronize")
+        signal.sigtimedwait([], 0.5)
+
+
 def faults() -> None:
     cuda = Cuda()
     cuda.launch(cuda.kernel(b"fault_1ms"))
@@ -93,4 +117,5 @@ def stays() -> None:
 if __name__ == "__main__":
     if sys.argv[2:]:
         os.execve(sys.executable, [sys.executable, *sys.argv[:2]], dict(word.split("=") for word in sys.argv[2:]))
-    {"sees": sees, "works": works, "insists": insists, "faults": faults, "stays": stays}[sys.argv[1]]()
+    verbs = {"sees": sees, "works": works, "insists": insists, "holds": holds, "faults": faults, "stays": stays}
+    verbs[sys.argv[1]]()
