@@ -88,14 +88,14 @@ def configured(administrator: access.Access, where: lab_layout.Layout) -> Iterat
         administrator.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
 
 
-def settled(node: Node) -> tuple[list[str], float]:
-    """Wait until all views agree; return the contradictions that stay, and how long it took."""
+def settled(node: Node) -> tuple[views.Comparison, float]:
+    """Wait until all views agree; return the last comparison, and how long it took."""
     began = time.monotonic()
-    while contradictions := views.contradictions(node):
+    while (comparison := views.compare(node)).contradictions:
         if time.monotonic() > began + SETTLED_SECONDS:
             break
         time.sleep(0.5)
-    return contradictions, time.monotonic() - began
+    return comparison, time.monotonic() - began
 
 
 def main() -> None:
@@ -105,7 +105,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=7)
     parser.add_argument("--lab", type=Path, help="the directory of a lab with gpushare")
     options = parser.parse_args()
-    counts: collections.Counter[str] = collections.Counter()
+    counts, compared = collections.Counter[str](), collections.Counter[str]()
     found: list[str] = []
     waits: list[float] = []
     with lab(options.lab) as (administrator, where), configured(administrator, where):
@@ -120,8 +120,9 @@ def main() -> None:
             while counts.total() < options.steps if options.steps else time.monotonic() < end:
                 for _ in range(STEPS_A_ROUND):
                     counts[random_world.step()] += 1
-                contradictions, seconds = settled(node)
-                found += contradictions
+                comparison, seconds = settled(node)
+                found += comparison.contradictions
+                compared += comparison.compared
                 waits.append(seconds)
             node.delete("--all")
             node.user.ledger_is_empty(seconds=SETTLED_SECONDS)
@@ -131,6 +132,7 @@ def main() -> None:
         "pods": random_world.created,
         "pods.placed": len(random_world.placed),
         "comparisons": len(waits),
+        **{f"compared.{kind}": count for kind, count in sorted(compared.items())},
         "ledger.versions": watch.versions,
         "settled.longest": round(max(waits), 1),
         "over-commitments": len(watch.broken),

@@ -39,22 +39,33 @@ class Running:
     seen: Any
 
 
-def contradictions(node: Node) -> list[str]:
-    """Return a sentence for each difference between two witnesses, now."""
+@dataclass(frozen=True)
+class Comparison:
+    """A sentence for each difference between two witnesses; and of how many pods each kind was compared."""
+
+    contradictions: list[str]
+    compared: collections.Counter[str]
+
+
+def compare(node: Node) -> Comparison:
+    """Compare what the witnesses say now."""
+    none = collections.Counter[str]()
     try:
         pods, gpunode, audit = node.user.pods(), node.user.gpunode(), node.audit()
         running = [_running(node, pod) for pod in pods if gpushare.is_ready(pod)]
     except (lab_errors.LabError, json.JSONDecodeError) as error:  # a pod has ended meanwhile, or the agent restarts
-        return [f"not known: {error}"]
+        return Comparison([f"not known: {error}"], none)
     entries = {entry.pod.uid: entry for entry in gpunode.allocations if entry.pod.namespace == node.user.namespace}
     gpus = gpunode.gpu_by_uuid()
-    return [
+    differences = [
         *ledger.violations(gpunode),
         *_of_ledger(pods, entries),
         *_of_containers(running, entries, gpus),
         *_of_nvml(node, entries, gpus),
         *_of_audit(audit, running, entries),
     ]
+    kinds = (str(entries[pod.uid].labels.isolation) if pod.uid in entries else "device" for pod in running)
+    return Comparison(differences, collections.Counter(kinds))
 
 
 def _running(node: Node, pod: dict[str, Any]) -> Running:

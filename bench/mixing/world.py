@@ -47,7 +47,7 @@ class World:
         self.placed: set[str] = set()
         self._killed: set[str] = set()
         self._steps = {
-            self.arrives: 10,
+            self.arrives: 14,
             self.ends: 5,
             self.ends_by_force: 2,
             self.is_killed: 2,
