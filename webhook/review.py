@@ -39,6 +39,7 @@ class AdmissionRequest(TypedDict):
     dryRun: NotRequired[bool]
     resource: NotRequired[Mapping[str, str]]
     subResource: NotRequired[str]
+    syntax: NotRequired[str]  # not in an AdmissionReview: from the path, the sharer's syntax to translate
     object: Mapping[str, Any]
 
 
