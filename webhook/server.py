@@ -83,8 +83,7 @@ def application(
     async def mutate(request: web.Request) -> web.Response:
         try:
             async with in_flight.body(request) as body:
-                asked = review.read(body)
-                asked["syntax"] = request.match_info.get("syntax", "")
+                asked = review.read(body, syntax=request.match_info.get("syntax", ""))
                 del body  # the parsed review is as large
                 return web.json_response(review.respond(asked, await admit(asked)))
         except review.MalformedReviewError as error:

@@ -146,4 +146,4 @@ def _bytes(annotations: Mapping[str, str], key: str) -> int:
 
 
 def _wrong(annotations: Mapping[str, str], key: str, remedy: str) -> errors.RequestError:
-    return errors.RequestError(key, annotations.get(key, ""), remedy)
+    return errors.RequestError(key, annotations.get(key) or "", remedy)

@@ -53,6 +53,7 @@ def translate(manifest: PodJson, syntaxes: Iterable[Syntax] = SYNTAXES.values())
     """Translate a pod that asks in one of these syntaxes; None if it asks in none. Raises RequestError."""
     if not any(syntax.marks.found(manifest) for syntax in syntaxes):
         return None
+    manifest = _with_texts(manifest)
     asked = [(syntax, found) for syntax in SYNTAXES.values() if (found := syntax.marks.found(manifest))]
     syntax, found = asked[0]
     if len(asked) > 1:
@@ -71,3 +72,11 @@ def translate(manifest: PodJson, syntaxes: Iterable[Syntax] = SYNTAXES.values())
     after = syntax.marks.without(manifest)
     after["metadata"]["annotations"] = {**(after["metadata"].get("annotations") or {}), **spelled}
     return Translation(syntax, after, spelled, spelling.notes)
+
+
+def _with_texts(manifest: PodJson) -> PodJson:
+    """Return the pod with annotations and labels that are null as empty ones, as the API server stores them."""
+    metadata = {**(manifest.get("metadata") or {})}
+    for field in ("annotations", "labels"):
+        metadata[field] = {key: "" if text is None else text for key, text in (metadata.get(field) or {}).items()}
+    return {**manifest, "metadata": metadata}
