@@ -119,6 +119,7 @@ def mebibytes(container: Mapping[str, Any], resource: str) -> str:
 
 def wrong(container: Mapping[str, Any], resource: str, remedy: str) -> errors.RequestError:
     """Return the error for a container's resource: `KEY "VALUE" of container "NAME" REMEDY`."""
-    return errors.RequestError(
-        resource, written(container, resource), f"of container {errors.quoted(name_of(container))} {remedy}"
-    )
+    text = written(container, resource)
+    if text[:-1].isdecimal():  # the API server stores 3000 as 3k
+        text = text.replace("k", "000")
+    return errors.RequestError(resource, text, f"of container {errors.quoted(name_of(container))} {remedy}")

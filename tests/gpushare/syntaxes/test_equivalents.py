@@ -3,50 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any, Final
 
 import pytest
 
 from gpushare import contract, errors, pod, request
 from gpushare.syntaxes import translation
-from gpushare.syntaxes.translation import SYNTAXES, Syntax
-
-PAGE: Final = Path(__file__).resolve().parents[3] / "docs" / "moving-in.md"
-ENVIRONMENT: Final = "GPU_CORE_UTILIZATION_POLICY"
-Row = tuple[Syntax, str, str]
-
-
-def rows() -> Iterator[Row]:
-    for title, section in re.findall(r"(?ms)^### (.+?)$(.*?)(?=^##|\Z)", PAGE.read_text()):
-        (syntax,) = (each for each in SYNTAXES.values() if each.title == title)
-        for theirs, ours in re.findall(r"(?m)^\| (`.*) \| (.*) \|$", section):
-            yield syntax, theirs, ours
-
-
-def pairs(cell: str) -> dict[str, str]:
-    """Return the keys and values in a cell: `key: value`, `key: "value"`."""
-    spans = re.findall(r"`([^`]+)`", cell)
-    return {key: value.strip('"') for key, _, value in (span.partition(": ") for span in spans)}
-
-
-def pod_with(syntax: Syntax, written: dict[str, str]) -> dict[str, Any]:
-    """Build a pod with each of these where the sharer expects it."""
-    container: dict[str, Any] = {"name": "main", "image": "x", "resources": {"limits": {"cpu": "1"}, "requests": {}}}
-    metadata: dict[str, Any] = {"name": "trainer", "annotations": {"kept": "yes"}, "labels": {"kept": "yes"}}
-    for key, value in written.items():
-        if key in {*syntax.marks.resources, syntax.marks.count} or key.startswith("nvidia.com/gpu."):
-            container["resources"]["limits"][key] = container["resources"]["requests"][key] = value
-        elif key == ENVIRONMENT:
-            container["env"] = [{"name": key, "value": value}]
-        elif key == "aliyun.com/gpu-count" or key.startswith("sharedgpu/"):
-            metadata["labels"][key] = value
-        else:
-            metadata["annotations"][key] = value
-    scheduler = next(iter(syntax.marks.schedulers), "own")
-    spec = {"containers": [container], "schedulerName": scheduler}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+from gpushare.syntaxes.translation import SYNTAXES
+from tests.gpushare.syntaxes.equivalents import PAGE, Row, pairs, pod_with, rows
 
 
 @pytest.mark.parametrize("row", [pytest.param(row, id=f"{row[0].name}: {row[1]}") for row in rows()])

@@ -10,19 +10,8 @@ import pytest
 from gpushare import contract, errors, pod
 from gpushare.syntaxes import translation
 from gpushare.syntaxes.translation import SYNTAXES
-from tests import builders
-
-CONTAINERS = ("sidecar", "main")
-
-
-def asking(limits: dict[str, dict[str, str]] | None = None, **metadata: dict[str, str]) -> dict[str, Any]:
-    """Build a pod with these resources by container, and with these annotations and labels."""
-    manifest = builders.pod(containers=CONTAINERS)
-    manifest["metadata"] = {"name": "trainer", **metadata}
-    for container in manifest["spec"]["containers"]:
-        if amounts := (limits or {}).get(container["name"]):
-            container["resources"] = {"limits": amounts, "requests": amounts}
-    return manifest
+from tests.gpushare.syntaxes import equivalents
+from tests.gpushare.syntaxes.equivalents import CONTAINERS, asking
 
 
 def spelled(manifest: dict[str, Any]) -> dict[str, str]:
@@ -110,17 +99,7 @@ def test_other_annotations_of_gpushare_stay() -> None:
     assert pod.annotations_of(found.manifest)[contract.LATENCY] == "true"
 
 
-@pytest.mark.parametrize(
-    "manifest",
-    [
-        asking(),
-        asking({"main": {"nvidia.com/gpu": "1"}}),  # a whole GPU, in Kubernetes' own syntax
-        asking({"main": {"nvidia.com/gpumem": "0"}}),
-        asking({"main": {"nvidia.com/gpumem": "3000"}}, labels={"hami.io/webhook": "ignore"}),
-        asking(annotations={"nvidia.com/use-gputype": "A100"}),  # of HAMi or of Volcano, but asks for nothing
-        asking(annotations={"gpu-fraction": "0.5", contract.MIRROR_ANNOTATION: "x"}),
-    ],
-)
+@pytest.mark.parametrize("manifest", equivalents.without())
 def test_other_pods_are_not_translated(manifest: dict[str, Any]) -> None:
     assert translation.translate(manifest) is None
 
