@@ -55,7 +55,7 @@ class Marks:
         metadata = {**(manifest.get("metadata") or {})}
         for field in ("annotations", "labels"):
             if metadata.get(field):
-                metadata[field] = {key: text for key, text in metadata[field].items() if not _is_one_of(key, own)}
+                metadata = _with_kept(metadata, field, own)
         spec = {**(manifest.get("spec") or {})}
         for listed in ("containers", "initContainers"):
             if spec.get(listed):
@@ -84,13 +84,19 @@ def _is_one_of(key: str, names: tuple[str, ...]) -> bool:
 
 
 def _without_resources(container: Mapping[str, Any], own: tuple[str, ...]) -> Mapping[str, Any]:
-    declared = container.get("resources")
-    if not declared:
+    declared = container.get("resources") or {}
+    kept = declared
+    for field in ("limits", "requests"):
+        if declared.get(field):
+            kept = _with_kept(kept, field, own)
+    if kept == declared:
         return container
-    kept = {
-        field: {key: amount for key, amount in value.items() if not _is_one_of(key, own)}
-        if field in {"limits", "requests"} and value
-        else value
-        for field, value in declared.items()
+    return {
+        key: kept if key == "resources" else value for key, value in container.items() if kept or key != "resources"
     }
-    return {**container, "resources": kept}
+
+
+def _with_kept(whole: Mapping[str, Any], field: str, own: tuple[str, ...]) -> dict[str, Any]:
+    """Return `whole` with a mapping in it without these names, and without that mapping if nothing is left."""
+    kept = {key: value for key, value in whole[field].items() if not _is_one_of(key, own)}
+    return {key: kept if key == field else value for key, value in whole.items() if kept or key != field}

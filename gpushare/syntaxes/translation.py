@@ -78,5 +78,6 @@ def _with_texts(manifest: PodJson) -> PodJson:
     """Return the pod with annotations and labels that are null as empty ones, as the API server stores them."""
     metadata = {**(manifest.get("metadata") or {})}
     for field in ("annotations", "labels"):
-        metadata[field] = {key: "" if text is None else text for key, text in (metadata.get(field) or {}).items()}
+        if metadata.get(field):
+            metadata[field] = {key: "" if text is None else text for key, text in metadata[field].items()}
     return {**manifest, "metadata": metadata}

@@ -31,7 +31,11 @@ def pairs(cell: str) -> dict[str, str]:
 
 def pod_with(syntax: Syntax, written: dict[str, str]) -> dict[str, Any]:
     """Build a pod with each of these where the sharer expects it."""
-    container: dict[str, Any] = {"name": "main", "image": "x", "resources": {"limits": {"cpu": "1"}, "requests": {}}}
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": "x",
+        "resources": {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}},
+    }
     metadata: dict[str, Any] = {"name": "trainer", "annotations": {"kept": "yes"}, "labels": {"kept": "yes"}}
     for key, value in written.items():
         if key in {*syntax.marks.resources, syntax.marks.count} or key.startswith("nvidia.com/gpu."):

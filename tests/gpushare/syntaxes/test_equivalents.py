@@ -31,7 +31,7 @@ def test_each_row_of_the_tables(row: Row) -> None:
     assert pod.annotations_of(after) == {"kept": "yes"} | pairs(ours)
     assert after["metadata"]["labels"] == {"kept": "yes"}
     (container,) = after["spec"]["containers"]
-    assert container["resources"] == {"limits": {"cpu": "1"}, "requests": {}}
+    assert container["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
     assert after["spec"]["schedulerName"] == ("default-scheduler" if syntax.marks.schedulers else "own")
     request.parse(after)
 
