@@ -191,16 +191,23 @@ class LiveCluster:
     def with_pod_templates(self, namespace: str) -> Iterator[Json]:
         """Yield the namespace's workloads, pods, and KubeShare's SharePods where the cluster has them."""
         within = f"namespaces/{_quoted(namespace)}"
-        for group, kinds in _WITH_PODS.items():
-            for kind in kinds:
+        running = {
+            (group, kind): self.kubectl.raw(f"{group}/{within}/{kind.lower()}s")
+            for group, kinds in _WITH_PODS.items()
+            for kind in kinds
+        }
+        try:
+            for (group, kind), process in running.items():
+                version = group.removeprefix("/apis/").removeprefix("/api/")
                 try:
-                    items = self._list(f"{group}/{within}/{kind.lower()}s")
-                except plugin_errors.KubectlNotFound:
+                    for item in _objects(process.reader()):
+                        yield {"apiVersion": version, "kind": kind, **item}
+                except plugin_errors.NotInstalled:  # the kind is missing
                     if kind != "SharePod":
                         raise
-                    continue  # KubeShare is not installed
-                version = group.removeprefix("/apis/").removeprefix("/api/")
-                yield from ({"apiVersion": version, "kind": kind, **item} for item in items)
+        finally:
+            for process in running.values():
+                process.stop()
 
     def storage(self) -> dict[str, list[Json]]:
         from gpushare.nodefilters import volumes
