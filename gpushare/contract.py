@@ -122,6 +122,11 @@ MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration
 WEBHOOK_NAME: Final = "pods.gpushare.io"
 WEBHOOK_PATH: Final = "/mutate"
+# A label that an administrator writes on a Namespace, followed by the name of another sharer's syntax: the API server
+# sends pods in that syntax to the webhook `NAME.syntaxes.gpushare.io` below `/mutate/NAME`, which translates them.
+UNDERSTAND_PREFIX: Final = "gpushare.io/understand-"
+UNDERSTAND_VALUE: Final = "true"
+SYNTAX_WEBHOOK_SUFFIX: Final = ".syntaxes.gpushare.io"
 PLACEMENT_CONFIG_MAP: Final = "gpushare-placement"  # a PlacementProfile: written by the placer, read by the plugin
 CONFIG_MAP: Final = "gpushare-config"  # one entry per configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret

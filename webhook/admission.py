@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from gpushare import caps, contract, isolation, ledger, pod
+from gpushare import caps, contract, errors, isolation, ledger, pod
 from gpushare.allocation import Allocation, Isolation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from gpushare.syntaxes import translation
 from webhook import metrics, review
 from webhook.pods import mutation, pod_manifest, validation
 from webhook.pods.pod_manifest import PodSpecView
@@ -82,6 +83,8 @@ class Admission:
         exceeded = caps.exceeded(manifest)
         if exceeded is not None:
             return review.deny(422, exceeded)
+        if syntax := admission.get("syntax"):
+            return translated(manifest, syntax)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         view = PodSpecView.read(manifest)
@@ -127,6 +130,26 @@ class Admission:
             return False
         self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
         return self.store.chooser.node_filter(wanted)(node.name) is None
+
+
+def translated(manifest: PodJson, syntax: str) -> review.ReviewResponse:
+    """Answer with the same pod in gpushare's syntax. It is not placed: the API server calls again with the result."""
+    try:
+        found = translation.translate(manifest, (translation.SYNTAXES[syntax],))
+    except errors.GpushareError as error:
+        return review.deny(422, str(error))
+    if found is None:
+        return review.allow("ignored")
+    meaning = f"{found.syntax.title}'s syntax is understood as {', '.join(found.lines)}"
+    meanings = [meaning]
+    if len(meaning) > review.MAX_WARNING:
+        meanings = [f"{found.syntax.title}'s syntax is understood as {line}" for line in found.lines]
+    return review.ReviewResponse(
+        "translated",
+        patch=mutation.patch(manifest, found.manifest),
+        warnings=(*meanings, *found.notes),
+        audit={"decision": f"translated: {meaning}"},
+    )
 
 
 def _answer(

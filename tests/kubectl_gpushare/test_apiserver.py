@@ -275,3 +275,19 @@ def test_config_show_shows_active_and_requested_configuration(kubectl: Kubectl, 
     finally:
         kubectl("label", "node", "gpu-1", "gpushare.io/config-")
         kubectl("delete", "configmap", "-n", "gpushare-system", "gpushare-config")
+
+
+def test_migrate_reads_what_runs_in_a_namespace(kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
+    before = tmp_path / "deployment.yaml"
+    first, *_ = (ROOT / "tests" / "kubectl_gpushare" / "migrate" / "before.yaml").read_text().split("---\n")
+    before.write_text(first)
+    assert kubectl("create", "-n", namespace, "-f", str(before)).code == 0
+    ended = kubectl("gpushare", "migrate", "-n", namespace)
+    assert (ended.code, ended.err) == (0, "")
+    changes = [line for line in ended.out.splitlines() if line[:1] in {"+", "-"}]
+    assert changes[:2] == ["--- Deployment/web", "+++ Deployment/web"]
+    assert sorted(line.split()[1] for line in changes if line.startswith("-  ")) == [
+        "nvidia.com/gpu:",
+        "nvidia.com/gpucores:",
+        "nvidia.com/gpumem:",
+    ]
