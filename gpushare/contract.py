@@ -93,8 +93,8 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nod
 
 # On a demand pod, by the placer: a checksum of the GPUs and of the nodes that it stands for.
 DEMAND_LABEL: Final = "gpushare.io/demand"
-# Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. Cluster
-# Autoscaler knows the prefix of the second as that of a taint which a new node loses.
+# Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. By the
+# prefix of the second, Cluster Autoscaler knows that a new node will lose it.
 STARTUP_TAINTS: Final = (
     "gpushare.io/agent-not-ready",
     "startup-taint.cluster-autoscaler.kubernetes.io/gpushare-agent-not-ready",

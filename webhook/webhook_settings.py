@@ -147,8 +147,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         raise UsageError(f'--default-isolation "{settings.default_isolation}" is not possible: write one of {known}')
     if settings.demand_resource and not _RESOURCE.fullmatch(settings.demand_resource):
         raise UsageError(
-            f'--demand-resource "{settings.demand_resource}" is no extended resource: write {contract.RESOURCE_PERCENT} '
-            "or nvidia.com/gpu"
+            f'--demand-resource "{settings.demand_resource}" is no extended resource: '
+            f"write {contract.RESOURCE_PERCENT} or nvidia.com/gpu"
         )
     if settings.demand_resource and settings.from_file is not None:
         raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")

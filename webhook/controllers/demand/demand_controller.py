@@ -34,6 +34,7 @@ Refusals = Sequence[tuple[Pod, Refusal]]
 
 RECHECK_SECONDS: Final = 5.0  # there is no watch of demand pods, and other clients may delete them
 SETTLE_SECONDS: Final = 2.0  # after a demand pod was bound, until the waiting pods have been tried on its node
+FOREIGN_SECONDS: Final = 60.0  # by when the agent of a new node has created its GPUNode
 MAX_PODS: Final = 2000  # packed in one round; the others wait behind them
 MAX_WORDS: Final = 300  # characters quoted from the API server's error
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
@@ -81,6 +82,7 @@ class DemandController:
     def __post_init__(self) -> None:
         self._may_exist = True  # whether there may be demand pods, from this placer or a former one
         self._settled_at = 0.0
+        self._foreign: dict[str, float] = {}  # nodes with room but without a GPUNode, and since when
         self._last: tuple[object, Packing] = ((), Packing())
 
     @property
@@ -153,25 +155,17 @@ class DemandController:
         """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why."""
         pods = (await self.api.list(demand_pods.PODS_PATH, keep=DemandPod.from_manifest)).items
         template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"] if packing.demands else {}
-        excluded: dict[NodeDemand, list[str]] = {}
-
-        def excludes(demand: NodeDemand) -> list[str]:
-            if demand not in excluded:
-                chooser, resource = self.store.chooser, self.settings.resource
-                names = [spec.name for spec in chooser.cache.node_specs()]
-                excluded[demand] = demand_kinds.nodes_with_room(demand, template, resource, names, chooser)
-            return excluded[demand]
-
         now = self.clock()
         if any(one.is_done for one in pods):
             self._settled_at = now + SETTLE_SECONDS
-        plan = demand_pods.plan(pods, packing.demands, excludes)
+        plan = demand_pods.plan(pods, packing.demands)
         self._may_exist = bool(pods or packing.demands)
         for one in plan.delete:
             await self._delete(one)
         failed: dict[NodeDemand, str] = {}
         for demand in plan.create if now >= self._settled_at else ():
-            body = demand_pods.manifest(template, demand, resource=self.settings.resource, excluded=excludes(demand))
+            excluded = self._excluded(demand, template)
+            body = demand_pods.manifest(template, demand, resource=self.settings.resource, excluded=excluded)
             try:
                 await self.api.create(demand_pods.PODS_PATH, body)
             except (api_errors.Forbidden, api_errors.Invalid) as error:
@@ -181,6 +175,28 @@ class DemandController:
                 logger.info("Asked for a node", extra={"gpus": demand.gpus, "pods": len(demand.uids)})
         self.report(packing.gpus - sum(demand.gpus for demand in failed))
         return failed
+
+    def _excluded(self, demand: NodeDemand, template: Mapping[str, Any]) -> list[str]:
+        """Return the hostnames of the nodes that have room for a demand pod, and were of no use to the waiting pods.
+
+        A node whose agent has not reported GPUs yet, or whose GPUNode is not open, may still be: a demand pod that is
+        bound there asks for no other.
+        """
+        chooser, now = self.store.chooser, self.clock()
+        views = {view.node.name: view for view in self.store.views()}
+        names = [spec.name for spec in chooser.cache.node_specs()]
+        with_room = demand_kinds.nodes_with_room(demand, template, self.settings.resource, names, chooser)
+        self._foreign = {name: self._foreign.get(name, now) for name in with_room if name not in views}
+        tried = (
+            name
+            for name in with_room
+            if (
+                any(gpu.takes_shares for gpu in views[name].node.gpus)
+                if name in views
+                else now - self._foreign[name] >= FOREIGN_SECONDS
+            )
+        )
+        return [chooser.hostname(name) for name in tried]
 
     async def _delete(self, one: DemandPod) -> None:
         try:

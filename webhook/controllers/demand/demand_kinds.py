@@ -11,7 +11,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare.gpunode import FACTS, Mode
@@ -89,15 +89,14 @@ def unhelpful(empty: Iterable[NodeView], manifest: PodJson, request: Request, ch
 
 
 def nodes_with_room(
-    demand: NodeDemand, template: dict[str, Any], resource: str, names: Iterable[str], chooser: Chooser
+    demand: NodeDemand, template: Mapping[str, Any], resource: str, names: Iterable[str], chooser: Chooser
 ) -> list[str]:
-    """Return the hostnames of those nodes on which a demand pod would be bound now."""
+    """Return those nodes on which a demand pod could be bound now."""
     needed = demand_pods.amount(resource, demand.gpus)
     reason_against = chooser.node_filter(
         {"spec": demand_pods.selecting(demand.selection, template.get("spec") or {}, demand.product)}
     )
-    fitting = (name for name in names if _free(chooser, name, resource) >= needed and reason_against(name) is None)
-    return [chooser.hostname(name) for name in fitting]
+    return [name for name in names if _free(chooser, name, resource) >= needed and reason_against(name) is None]
 
 
 def _free(chooser: Chooser, name: str, resource: str) -> int:

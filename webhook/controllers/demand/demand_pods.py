@@ -1,7 +1,8 @@
 """Demand pods as objects: which to create and delete for a packing, and their manifests. Pure.
 
-A demand pod must stay unschedulable until a new node comes. So it excludes, by hostname, the nodes with room for it: an
-autoscaler gives each node that it simulates another hostname. A pod that was bound after all has done its work.
+A demand pod must stay unschedulable until a new node comes. So it excludes, by hostname, the nodes that have room for it
+when it is created: an autoscaler gives each node that it simulates another hostname. A pod that was bound after all is
+deleted; if its GPUs are still missing then, another takes its place.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import dataclasses
 import hashlib
 import itertools
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, pod
@@ -25,19 +26,17 @@ PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 # A demand pod must not keep a node that could be removed.
 _ANNOTATIONS: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
-Excludes = Callable[[NodeDemand], Collection[str]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DemandPod:
-    """A demand pod that exists. key: as in `key_of`. is_done: it is bound, or has ended. leaves: it is being deleted."""
+    """A demand pod that exists. key: of `key_of`. is_done: it is bound, or has ended. leaves: it is being deleted."""
 
     name: str
     uid: str
     key: str
     cpu_milli: int
     memory_bytes: int
-    excluded: frozenset[str]
     is_done: bool
     leaves: bool
 
@@ -52,7 +51,6 @@ class DemandPod:
             key=str((metadata.get("labels") or {}).get(contract.DEMAND_LABEL) or ""),
             cpu_milli=amounts.get(pod_requests.CPU, 0),
             memory_bytes=amounts.get(pod_requests.MEMORY, 0),
-            excluded=frozenset(_excluded(spec)),
             is_done=bool(spec.get("nodeName")) or pod.is_terminal(manifest),
             leaves=metadata.get("deletionTimestamp") is not None,
         )
@@ -70,8 +68,8 @@ class Plan:
     create: tuple[NodeDemand, ...]
 
 
-def plan(existing: Iterable[DemandPod], demands: Sequence[NodeDemand], excludes: Excludes) -> Plan:
-    """Compare the pods with the demands. `excludes` returns the hostnames that a pod for a demand must exclude now.
+def plan(existing: Iterable[DemandPod], demands: Sequence[NodeDemand]) -> Plan:
+    """Compare the pods with the demands.
 
     A pod that is being deleted, or has just been bound, still counts: whether its demand goes on shows afterwards.
     """
@@ -89,9 +87,8 @@ def plan(existing: Iterable[DemandPod], demands: Sequence[NodeDemand], excludes:
         pods = sorted((one for one in there[key] if one not in done), key=_size, reverse=True)
         open_ = sorted(wanted[key], key=_size, reverse=True)
         open_ = open_[: max(0, len(open_) - len(done))]
-        excluded = frozenset(excludes(open_[0])) if open_ else frozenset[str]()
         for one, demand in itertools.zip_longest(pods, open_):
-            is_kept = one and demand and one.covers(demand) and one.excluded >= excluded
+            is_kept = one is not None and demand is not None and one.covers(demand)
             if one is not None and not is_kept:
                 delete.append(one)
             if demand is not None and not is_kept:
@@ -164,14 +161,6 @@ def _excluding(affinity: Mapping[str, Any] | None, hostnames: list[str]) -> dict
     before: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
     terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), without]} for term in before]
     return {"nodeSelectorTerms": terms}
-
-
-def _excluded(spec: Mapping[str, Any]) -> Iterable[str]:
-    required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
-    for term in (required.get("nodeSelectorTerms") or ())[:1]:
-        for expression in term.get("matchExpressions") or ():
-            if expression.get("key") == contract.HOSTNAME_LABEL and expression.get("operator") == "NotIn":
-                yield from map(str, expression.get("values") or ())
 
 
 def _size(item: DemandPod | NodeDemand) -> tuple[int, int]:
