@@ -100,6 +100,8 @@ class Placer:
                 # Gated pods must not wait for a resizer that fails in every round.
                 self.touched_nodes.requeue()
                 logger.exception("The resizer failed; the round continues with the gated pods")
+        if self.demand is not None:
+            await self.demand.withdraw()
         next_placement = await self.scheduler.reconcile(self._index)
         next_eviction = None
         if self.evictor is not None:

@@ -82,6 +82,8 @@ class DemandController:
     def __post_init__(self) -> None:
         self._may_exist = True  # whether there may be demand pods, from this placer or a former one
         self._settled_at = 0.0
+        self._template: Mapping[str, Any] = {}  # the last one read
+        self._room: dict[str, frozenset[str]] = {}  # nodes with room for a demand pod, by its key, in the last round
         self._foreign: dict[str, float] = {}  # nodes with room but without a GPUNode, and since when
         self._last: tuple[object, Packing] = ((), Packing())
 
@@ -89,6 +91,28 @@ class DemandController:
     def recheck_seconds(self) -> float | None:
         """How long until the next round is due; None while nothing is asked for."""
         return RECHECK_SECONDS if self._may_exist else None
+
+    async def withdraw(self) -> None:
+        """Delete the demand pods that new room makes superfluous, before the waiting pods are placed there.
+
+        Otherwise an autoscaler that looks at this moment finds the new node in use, and starts another one.
+        """
+        before, self._room = self._room, {}
+        template, spare = self._template, dict[str, int]()
+        for demand in {demand_pods.key_of(each): each for each in self._last[1].demands}.values():
+            key, needed = demand_pods.key_of(demand), demand_pods.amount(self.settings.resource, demand.gpus)
+            free = self._nodes_with_room(demand, template)
+            self._room[key] = frozenset(free)
+            if key in before:
+                spare[key] = sum(amount // needed for name, amount in free.items() if name not in before[key])
+        if any(spare.values()):
+            try:
+                for one in (await self.api.list(demand_pods.PODS_PATH, keep=DemandPod.from_manifest)).items:
+                    if spare.get(one.key, 0) > 0 and not one.leaves:
+                        spare[one.key] -= 1
+                        await self._delete(one)
+            except api_errors.ClusterError as error:
+                logger.warning("Could not withdraw demand pods", extra={"err": str(error)})
 
     async def reconcile(self, waiting: Refusals) -> list[tuple[Pod, Refusal]]:
         """Create and delete demand pods; return the refusals, with what is asked for or why nothing is."""
@@ -154,7 +178,8 @@ class DemandController:
     async def _write(self, packing: Packing) -> dict[NodeDemand, str]:
         """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why."""
         pods = (await self.api.list(demand_pods.PODS_PATH, keep=DemandPod.from_manifest)).items
-        template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"] if packing.demands else {}
+        if packing.demands:
+            self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
         now = self.clock()
         if any(one.is_done for one in pods):
             self._settled_at = now + SETTLE_SECONDS
@@ -164,8 +189,8 @@ class DemandController:
             await self._delete(one)
         failed: dict[NodeDemand, str] = {}
         for demand in plan.create if now >= self._settled_at else ():
-            excluded = self._excluded(demand, template)
-            body = demand_pods.manifest(template, demand, resource=self.settings.resource, excluded=excluded)
+            excluded = self._excluded(demand)
+            body = demand_pods.manifest(self._template, demand, resource=self.settings.resource, excluded=excluded)
             try:
                 await self.api.create(demand_pods.PODS_PATH, body)
             except (api_errors.Forbidden, api_errors.Invalid) as error:
@@ -176,7 +201,12 @@ class DemandController:
         self.report(packing.gpus - sum(demand.gpus for demand in failed))
         return failed
 
-    def _excluded(self, demand: NodeDemand, template: Mapping[str, Any]) -> list[str]:
+    def _nodes_with_room(self, demand: NodeDemand, template: Mapping[str, Any]) -> dict[str, int]:
+        chooser = self.store.chooser
+        names = [spec.name for spec in chooser.cache.node_specs()]
+        return demand_kinds.nodes_with_room(demand, template, self.settings.resource, names, chooser)
+
+    def _excluded(self, demand: NodeDemand) -> list[str]:
         """Return the hostnames of the nodes that have room for a demand pod, and were of no use to the waiting pods.
 
         A node whose agent has not reported GPUs yet, or whose GPUNode is not open, may still be: a demand pod that is
@@ -184,8 +214,7 @@ class DemandController:
         """
         chooser, now = self.store.chooser, self.clock()
         views = {view.node.name: view for view in self.store.views()}
-        names = [spec.name for spec in chooser.cache.node_specs()]
-        with_room = demand_kinds.nodes_with_room(demand, template, self.settings.resource, names, chooser)
+        with_room = self._nodes_with_room(demand, self._template)
         self._foreign = {name: self._foreign.get(name, now) for name in with_room if name not in views}
         tried = (
             name

@@ -90,13 +90,14 @@ def unhelpful(empty: Iterable[NodeView], manifest: PodJson, request: Request, ch
 
 def nodes_with_room(
     demand: NodeDemand, template: Mapping[str, Any], resource: str, names: Iterable[str], chooser: Chooser
-) -> list[str]:
-    """Return those nodes on which a demand pod could be bound now."""
+) -> dict[str, int]:
+    """Return the nodes on which a demand pod could be bound now, and how much of the resource each has free."""
     needed = demand_pods.amount(resource, demand.gpus)
     reason_against = chooser.node_filter(
         {"spec": demand_pods.selecting(demand.selection, template.get("spec") or {}, demand.product)}
     )
-    return [name for name in names if _free(chooser, name, resource) >= needed and reason_against(name) is None]
+    free = {name: amount for name in names if (amount := _free(chooser, name, resource)) >= needed}
+    return {name: amount for name, amount in free.items() if reason_against(name) is None}
 
 
 def _free(chooser: Chooser, name: str, resource: str) -> int:

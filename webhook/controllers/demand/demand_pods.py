@@ -1,8 +1,8 @@
 """Demand pods as objects: which to create and delete for a packing, and their manifests. Pure.
 
-A demand pod must stay unschedulable until a new node comes. So it excludes, by hostname, the nodes that have room for it
-when it is created: an autoscaler gives each node that it simulates another hostname. A pod that was bound after all is
-deleted; if its GPUs are still missing then, another takes its place.
+A demand pod must stay unschedulable until a new node comes. So it excludes, by hostname, the nodes that have room for
+it when it is created: an autoscaler gives each node that it simulates another hostname. A pod that was bound after all
+is deleted; if its GPUs are still missing then, another takes its place.
 """
 
 from __future__ import annotations
