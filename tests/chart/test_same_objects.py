@@ -39,6 +39,7 @@ SWITCHES: dict[str, Json] = {
     "microk8s": MICROK8S,
     "runtime-class": RUNTIME_CLASS,
     "defrag": {"defrag.enabled": True},
+    "demand": {"demand.enabled": True},
     "monitoring": MONITORING,
 }
 TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root replaces it

@@ -87,3 +87,83 @@ def test_from_zero_to_three_nodes_and_back(empty: Cluster) -> None:
     assert autoscaler.started == 3
     used = rights.used_on(empty.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
     assert {("pods", "create"), ("pods", "delete")} <= used
+
+
+def test_a_gang_and_large_pods_get_nodes_with_enough_gpus(empty: Cluster) -> None:
+    empty.add_node(builders.node("old", gpus=2))
+    amounts = {contract.RESOURCE_PERCENT: "200", contract.RESOURCE_MEMORY: "160Gi", contract.RESOURCE_IDLE: "128"}
+    empty.describe("old", {"cpu": "8", "memory": "64Gi", "pods": "110", **amounts})
+    started = empty.start(ON)
+    groups = (NodeGroup("small", gpus=1), NodeGroup("large", gpus=4, cpu="32"))
+    autoscaler = Autoscaler(empty.administrator, groups, unneeded_seconds=60.0)
+    for number in range(3):
+        empty.create(asking(f"member-{number}", request="1", group="gang", group_size="3"))
+
+    def placed(*names: str) -> bool:
+        autoscaler.step()
+        return is_bound(empty, *names)
+
+    # The gang holds nothing while one of its pods does not fit, but only one GPU is missing.
+    until(lambda: placed("member-0", "member-1", "member-2"), started.explain, seconds=60)
+    assert autoscaler.nodes() == ["small-0"]
+    empty.create(asking("four", gpus="4"))
+    until(lambda: placed("four"), started.explain, seconds=60)
+    assert autoscaler.nodes() == ["large-1", "small-0"]
+    until(lambda: demand_pods(empty) == [], started.explain)
+
+
+def test_another_placer_continues_and_pods_that_are_deleted_ask_no_more(empty: Cluster) -> None:
+    first, second = empty.start(ON), empty.start(ON)
+    placing, other = (first, second) if first.metric("gpushare_placer_leads") else (second, first)
+    for name in ("one", "two"):
+        empty.create(asking(name, gpus="1"))
+    until(lambda: len(demand_pods(empty)) == 2, placing.explain)
+    before = {made["metadata"]["uid"] for made in demand_pods(empty)}
+    empty.kill(placing)
+    until(lambda: bool(other.metric("gpushare_placer_demanded_gpus") == 2), other.explain)
+    assert {made["metadata"]["uid"] for made in demand_pods(empty)} == before  # taken over, not asked for again
+    empty.delete("one")
+    until(lambda: len(demand_pods(empty)) == 1, other.explain)
+    # A demand pod that another client deletes comes back, and one that outlived its placer does not stay.
+    empty.administrator.delete(PODS)
+    until(lambda: len(demand_pods(empty)) == 1, other.explain)
+    empty.kill(other)
+    empty.delete("two")
+    third = empty.start(ON)
+    until(lambda: demand_pods(empty) == [], third.explain)
+
+
+def test_what_the_api_server_refuses_is_said_on_the_waiting_pods(empty: Cluster) -> None:
+    # Without a quota controller the status stays as it is written here.
+    tight = {"status": {"hard": {"pods": "1"}, "used": {"pods": "0"}}}
+    loose = {"status": {"hard": {"pods": "16"}, "used": {"pods": "0"}}}
+    empty.administrator.patch(f"{QUOTA}/status", tight)
+    try:
+        started = empty.start(ON, "--demand-max-gpus=2")
+        for name in ("a", "b", "c"):
+            empty.create(asking(name, gpus="1"))
+        bound = "; asks for no node: no more than 2 GPUs are asked for (--demand-max-gpus)"
+        until(lambda: reason(empty, "c").endswith(bound), started.explain)
+        until(lambda: "; asks for no node: " in reason(empty, "b"), started.explain)
+        assert "exceeded quota: gpushare-demand" in reason(empty, "b")
+        assert reason(empty, "a").endswith("; waits for a node: 1 GPU asked for")
+        empty.create(asking("special", request="1", model="H100"))
+        no_kind = "; asks for no node: it fits on no GPU that is known (--demand-products), even if that is empty"
+        until(lambda: reason(empty, "special").endswith(no_kind), started.explain)
+    finally:
+        empty.administrator.patch(f"{QUOTA}/status", loose)
+    until(lambda: len(demand_pods(empty)) == 2, started.explain, seconds=30)
+
+
+def test_pods_that_another_node_would_not_help_ask_for_none(empty: Cluster) -> None:
+    empty.add_node(builders.node("old"))
+    amounts = {contract.RESOURCE_PERCENT: "400", contract.RESOURCE_MEMORY: "320Gi", contract.RESOURCE_IDLE: "256"}
+    empty.describe("old", {"cpu": "8", "memory": "64Gi", "pods": "110", **amounts})
+    started = empty.start(ON)
+    alone = asking("alone", request="0.5")
+    near = {"labelSelector": {"matchLabels": {"app": "nobody"}}, "topologyKey": contract.HOSTNAME_LABEL}
+    alone["spec"]["affinity"] = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [near]}}
+    empty.create(alone)
+    useless = "; asks for no node, as another would not help: old is empty and "
+    until(lambda: useless in reason(empty, "alone"), started.explain)
+    assert demand_pods(empty) == []

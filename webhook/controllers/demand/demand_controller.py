@@ -34,6 +34,7 @@ Refusals = Sequence[tuple[Pod, Refusal]]
 
 RECHECK_SECONDS: Final = 5.0  # there is no watch of demand pods, and other clients may delete them
 SETTLE_SECONDS: Final = 2.0  # after a demand pod was bound, until the waiting pods have been tried on its node
+REJECTED_SECONDS: Final = 10.0  # before the next try after the API server rejected a demand pod
 FOREIGN_SECONDS: Final = 60.0  # by when the agent of a new node has created its GPUNode
 MAX_PODS: Final = 2000  # packed in one round; the others wait behind them
 MAX_WORDS: Final = 300  # characters quoted from the API server's error
@@ -82,6 +83,7 @@ class DemandController:
     def __post_init__(self) -> None:
         self._may_exist = True  # whether there may be demand pods, from this placer or a former one
         self._settled_at = 0.0
+        self._rejected: dict[str, tuple[float, str]] = {}  # by key: until when none is created, and why
         self._template: Mapping[str, Any] = {}  # the last one read
         self._room: dict[str, frozenset[str]] = {}  # nodes with room for a demand pod, by its key, in the last round
         self._foreign: dict[str, float] = {}  # nodes with room but without a GPUNode, and since when
@@ -183,12 +185,17 @@ class DemandController:
         now = self.clock()
         if any(one.is_done for one in pods):
             self._settled_at = now + SETTLE_SECONDS
+        self._rejected = {key: known for key, known in self._rejected.items() if now < known[0]}
         plan = demand_pods.plan(pods, packing.demands)
         self._may_exist = bool(pods or packing.demands)
         for one in plan.delete:
             await self._delete(one)
         failed: dict[NodeDemand, str] = {}
         for demand in plan.create if now >= self._settled_at else ():
+            until, sentence = self._rejected.get(demand_pods.key_of(demand), (0.0, ""))
+            if now < until:
+                failed[demand] = sentence
+                continue
             excluded = self._excluded(demand)
             body = demand_pods.manifest(self._template, demand, resource=self.settings.resource, excluded=excluded)
             try:
@@ -196,6 +203,7 @@ class DemandController:
             except (api_errors.Forbidden, api_errors.Invalid) as error:
                 logger.warning("The API server rejects a demand pod", extra={"err": str(error)})
                 failed[demand] = str(error)
+                self._rejected[demand_pods.key_of(demand)] = now + REJECTED_SECONDS, str(error)
             else:
                 logger.info("Asked for a node", extra={"gpus": demand.gpus, "pods": len(demand.uids)})
         self.report(packing.gpus - sum(demand.gpus for demand in failed))
