@@ -59,6 +59,13 @@ REQUEST_KEYS: Final = (
     NO_EVICT,
 )
 
+# Annotations of autoscalers, which the webhook adds to a pod with NO_EVICT unless it has them: the node stays as long as
+# the pod (Cluster Autoscaler's FAQ; Karpenter, pkg/apis/v1/labels.go).
+AUTOSCALERS_KEEP: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+
 # --- Annotations we write; stripped from what a user sends, protected on update -------------------------------------
 ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in the ledger; read by placer, agent, plugin
 NODE: Final = "gpushare.io/node"  # the pod's node

@@ -205,7 +205,8 @@ class DemandController:
                 failed[demand] = str(error)
                 self._rejected[demand_pods.key_of(demand)] = now + REJECTED_SECONDS, str(error)
             else:
-                logger.info("Asked for a node", extra={"gpus": demand.gpus, "pods": len(demand.uids)})
+                extra = {"gpus": demand.gpus, "pods": len(demand.uids), "excluded": len(excluded)}
+                logger.info("Asked for a node", extra=extra)
         self.report(packing.gpus - sum(demand.gpus for demand in failed))
         return failed
 
