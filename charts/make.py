@@ -32,6 +32,7 @@ COMPONENTS: Final = (
     "cert-manager",
     "client-ca",
     "defrag",
+    "demand",
     "deny-unregistered",
     "driver-memory",
     "end-unlimited",

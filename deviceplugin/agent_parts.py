@@ -22,7 +22,14 @@ from deviceplugin.kubelet import device_answers, plugin_registration, share_answ
 from deviceplugin.link import arbiter
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
-from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
+from deviceplugin.report import (
+    agent_metrics,
+    announcements,
+    gpunode_status,
+    node_writers,
+    share_metrics,
+    startup_taints,
+)
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
 from gpushare.cluster import informer, object_store
@@ -171,6 +178,10 @@ class ReportParts:
         self.capacity = node_writers.NodeCapacity(
             api, node_name=name, allocatable=state.allocatable, written=cluster.configuration.memory_capacity
         )
+        startup = startup_taints.StartupTaints(
+            api, node_name=name, taints=cluster.configuration.taints, is_ready=self._is_reported
+        )
+        cluster.configuration.node.subscribe(lambda _: startup.wake.set())
         holders = share_metrics.DeviceHolders(
             hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
         )
@@ -198,11 +209,16 @@ class ReportParts:
         self.loops: Loops = {
             "status": self._write_status,
             "labels": labels.run,
+            "taints": startup.run,
             "events": cluster.recorder.run,
             "announcements": announcer.run,
             "holders": holders.run,
             "capacity": self.capacity.run,
         }
+
+    def _is_reported(self) -> bool:
+        """Whether the GPUNode has the GPUs, and the kubelet the resources."""
+        return self.status.written and self._state.advertised.value.keys() <= self._state.registered.value
 
     async def _write_status(self) -> None:
         # The first status must contain the GPUs' modes, and, if possible, the audit: a thousand agents that start

@@ -59,6 +59,13 @@ REQUEST_KEYS: Final = (
     NO_EVICT,
 )
 
+# Annotations of autoscalers, which the webhook adds to a pod with NO_EVICT unless it has them: the node stays as long as
+# the pod (Cluster Autoscaler's FAQ; Karpenter, pkg/apis/v1/labels.go).
+AUTOSCALERS_KEEP: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+
 # --- Annotations we write; stripped from what a user sends, protected on update -------------------------------------
 ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in the ledger; read by placer, agent, plugin
 NODE: Final = "gpushare.io/node"  # the pod's node
@@ -91,6 +98,15 @@ NVIDIA_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # the same, in N
 OWN_LABELS: Final = "gpushare.io/labels"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nodeSelector
 
+# On a demand pod, by the placer: a checksum of the GPUs and of the nodes that it stands for.
+DEMAND_LABEL: Final = "gpushare.io/demand"
+# Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. By the
+# prefix of the second, Cluster Autoscaler knows that a new node will lose it.
+STARTUP_TAINTS: Final = (
+    "gpushare.io/agent-not-ready",
+    "startup-taint.cluster-autoscaler.kubernetes.io/gpushare-agent-not-ready",
+)
+
 # --- Extended resources: written into pods by the webhook; counted by scheduler, kubelet and ResourceQuota ----------
 RESOURCE_PERCENT: Final = "gpushare.io/gpu-percent"  # guaranteed compute; 100 is one GPU; devices of the agent's plugin
 RESOURCE_MEMORY: Final = "gpushare.io/gpu-memory"  # bytes; capacity patched into the Node's status by the agent
@@ -113,6 +129,8 @@ BACKFILL_PREFIX: Final = "hold-"
 
 # --- Identities and places in a cluster ------------------------------------------------------------------------------
 SYSTEM_NAMESPACE: Final = "gpushare-system"
+DEMAND_NAMESPACE: Final = "gpushare-demand"  # of the demand pods, and of nothing else
+DEMAND_TEMPLATE: Final = "gpushare-demand"  # the PodTemplate there that they are made from
 WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
 AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
 # The API server does not send the webhook pods of these namespaces, nor pods with this annotation, which the kubelet

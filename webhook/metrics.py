@@ -59,6 +59,10 @@ class Metrics:
         self.resizes_waiting = self._set(
             "gpushare_placer_resizes_waiting", "Pods that wait to be resized; 0 unless this process leads."
         )
+        self.demanded = self._set(
+            "gpushare_placer_demanded_gpus",
+            "GPUs that an autoscaler is asked for by demand pods; 0 unless this process leads.",
+        )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",
             "Entries of GPUNodes that are invalid or violate the ledger's rules, as this process has last seen them.",

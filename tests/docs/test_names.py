@@ -33,7 +33,7 @@ VARIABLES = {value for name, value in vars(contract).items() if name.startswith(
 LABELS = {
     *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
     *(contract.DEFRAG_LABEL_PREFIX, contract.CORDON_ANNOTATION_PREFIX, contract.ROTATE),
-    contract.WRITTEN_BY_HELM,
+    *(contract.WRITTEN_BY_HELM, contract.DEMAND_LABEL, *contract.STARTUP_TAINTS),
 }
 EVERY_KEY = {*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
 

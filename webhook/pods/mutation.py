@@ -45,6 +45,8 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
         gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # may be null
         if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
             gates.append({"name": contract.SCHEDULING_GATE})
+    if request.no_evict:
+        after["metadata"]["annotations"] = {**contract.AUTOSCALERS_KEEP, **after["metadata"]["annotations"]}
     labels = after["metadata"].get("labels") or {}  # may be null
     after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     containers: dict[str, Any] = {str(container.get("name")): container for container in view.all_containers}
