@@ -26,6 +26,7 @@ from config.images import contents
 from lab import access, api_audit, cluster, gpushare, lab_layout
 from tests import rights, work_units
 from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
+from tests.work_units import pytest_collection_modifyitems, pytest_runtest_protocol  # noqa: F401
 
 # Hypothesis sets no deadlines. Random inputs are new on every run of a developer, and the same on every run of
 # continuous integration: an unrelated failure must not block a change.
@@ -47,10 +48,6 @@ def pytest_collection() -> Generator[None, object, object]:
     finally:
         gc.freeze()
         gc.enable()
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    work_units.longest_first(items)
 
 
 @pytest.hookimpl(optionalhook=True)  # the hook exists only with xdist
