@@ -128,7 +128,8 @@ test-quick: env build ## Run the quick tests, which need no cluster: less than a
 .PHONY: test
 test: check ## Run all checks and tests, on a real Kubernetes with simulated GPUs (root; the first run builds it, about five minutes)
 	@$(LAB_PACKAGES)
-	@$(MAKE) --silent -j2 -C interposer tests sanitized
+	@# One process compiles the tests, before each worker would do it.
+	@$(BIN)/pytest -q --collect-only >/dev/null & $(MAKE) --silent -j2 -C interposer tests sanitized; wait
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
 
 .PHONY: test-frameworks

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.apiserver
 
 
 def test_kubectl_finds_the_plugin_and_top_shows_the_ledger(kubectl: Kubectl, namespace: str) -> None:
-    ended = kubectl("gpushare", "top", "-l", LABEL)
+    ended = kubectl.run("gpushare", "top", "-l", LABEL)
     assert ended.code == 0
     assert ended.out == (Path(__file__).parent / "golden" / "top-gpus-pipe.txt").read_text()
 
