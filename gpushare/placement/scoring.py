@@ -228,12 +228,15 @@ class Scoring:
         """Do the same for a key with one part, without computing what is left; this is the hot path."""
         grid, part = self._grid, kept.needs[0]
         everywhere = slots is None
-        columns = grid.now() if slots is None else grid.columns.at(slots)
-        slots = np.arange(grid.width) if slots is None else slots
-        gpus = None
-        if shape.policy == policies.DEFAULT:
+        states = gpus = None
+        if gpu_selection.is_like_its_state(shape, alone=True):
+            states = grid.states() if grid.has_fewer_states(grid.width if slots is None else len(slots)) else None
+        if slots is None:
+            slots, columns = np.arange(grid.width), grid.now()
+        else:
+            columns = grid.columns.at(slots) if states is None else grid.columns.hosts_at(slots)
+        if states is None and shape.policy == policies.DEFAULT:
             gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth.take(slots, 1)
-        states = grid.states() if grid.has_fewer_states(len(slots)) else None
         costs = gpu_selection.costs_of_gpus(
             columns, slots, part, shape, self.worth, grid, states=states, alone=True, gpus=gpus
         )
