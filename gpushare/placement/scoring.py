@@ -323,7 +323,7 @@ class Scoring:
         if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            rarity = _RARITY * self.mix.ignorance
+            rarity = _RARITY * self.worth.ignorance
             self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
             new = pricing.prices(
                 self.worth,
@@ -343,7 +343,7 @@ class Scoring:
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
         """Return [n] the cost of using an empty node that a pod might need as a whole."""
-        price = _UNUSED_NODE * self.mix.ignorance
+        price = _UNUSED_NODE * self.worth.ignorance
         if price < _MIN_PRICE:
             return 0.0
         now = self._grid.now()

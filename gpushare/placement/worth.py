@@ -154,6 +154,7 @@ class Worth:
         self.node_gpus = tuple(node_gpus) or (_ANY,) * len(kinds)
         self.kinds = len(kinds)
         self.most_linked = most_linked
+        self.ignorance = mix.ignorance  # stored, because each decision needs it
         classes = [_Class(asked, weight, kinds, self.node_gpus) for asked, weight in mix.expecting().items()]
         self.compute = _table((pods, pods.asked.request_percent) for pods in classes)  # [POINTS]
         memory = [
