@@ -171,9 +171,7 @@ def costs_of_gpus(
     that is more.
     """
     by_worth = alone and shape.policy == policies.DEFAULT
-    is_like_its_state = by_worth or not policies.POLICIES[shape.policy].looks_around
-    is_like_its_state &= not (shape.constraints.uuids or shape.constraints.not_uuids)
-    if is_like_its_state and states is not None:
+    if states is not None and is_like_its_state(shape, alone=alone):
         none = np.zeros(0, np.int64)
         costs: Floats = _costs(states, states, none, part, shape, worth, grid, by_worth=by_worth)[0].take(columns.state)
     else:
@@ -183,6 +181,12 @@ def costs_of_gpus(
     if by_worth and grid.most_linked > 1:
         costs += LINKED * columns.unused_linked
     return costs
+
+
+def is_like_its_state(shape: RequestKey, *, alone: bool) -> bool:
+    """Whether GPUs in one state cost the same, but for unused linked GPUs. alone: the pod has no other part."""
+    looks_around = policies.POLICIES[shape.policy].looks_around and not (alone and shape.policy == policies.DEFAULT)
+    return not (looks_around or shape.constraints.uuids or shape.constraints.not_uuids)
 
 
 def _costs(

@@ -71,6 +71,11 @@ class Columns:
             return Columns(*(getattr(self, name).take(slots, -1) for name in _FIELDS))
         return Columns(*(getattr(self, name)[..., slots] for name in _FIELDS))
 
+    def hosts_at(self, slots: Ints) -> Columns:
+        """Return these columns without the properties that GPUs in one state share, which are arbitrary."""
+        own = (getattr(self, name).take(slots, -1) for name in _FIELDS[_PER_STATE:])
+        return Columns(*(getattr(self, name) for name in _FIELDS[:_PER_STATE]), *own)
+
     def by_state(self, states: Columns) -> tuple[Columns, Columns]:
         """Return columns whose `state` may be changed, and the states: these, or each GPU's own if they are fewer."""
         if states.kind.size < self.kind.size:
@@ -95,6 +100,7 @@ class Columns:
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 12  # the first fields have a row per GPU
+_PER_STATE: Final = 10  # the first fields are those of the GPU's state
 _AMOUNTS: Final = 6  # the first fields change when a pod takes the GPU
 
 
@@ -279,7 +285,7 @@ class Grid:
         self._in_state[number] -= 1
         if not self._in_state[number]:
             states = self._states
-            del self._state_ids[tuple(int(getattr(states, name)[0, number]) for name in _FIELDS[: _PER_GPU - 2])]
+            del self._state_ids[tuple(int(getattr(states, name)[0, number]) for name in _FIELDS[:_PER_STATE])]
             self._unused_states.append(number)
 
     def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:

@@ -228,12 +228,15 @@ class Scoring:
         """Do the same for a key with one part, without computing what is left; this is the hot path."""
         grid, part = self._grid, kept.needs[0]
         everywhere = slots is None
-        columns = grid.now() if slots is None else grid.columns.at(slots)
-        slots = np.arange(grid.width) if slots is None else slots
-        gpus = None
-        if shape.policy == policies.DEFAULT:
+        states = gpus = None
+        if gpu_selection.is_like_its_state(shape, alone=True):
+            states = grid.states() if grid.has_fewer_states(grid.width if slots is None else len(slots)) else None
+        if slots is None:
+            slots, columns = np.arange(grid.width), grid.now()
+        else:
+            columns = grid.columns.at(slots) if states is None else grid.columns.hosts_at(slots)
+        if states is None and shape.policy == policies.DEFAULT:
             gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth.take(slots, 1)
-        states = grid.states() if grid.has_fewer_states(len(slots)) else None
         costs = gpu_selection.costs_of_gpus(
             columns, slots, part, shape, self.worth, grid, states=states, alone=True, gpus=gpus
         )
@@ -320,7 +323,7 @@ class Scoring:
         if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            rarity = _RARITY * self.mix.ignorance
+            rarity = _RARITY * self.worth.ignorance
             self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
             new = pricing.prices(
                 self.worth,
@@ -340,7 +343,7 @@ class Scoring:
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
         """Return [n] the cost of using an empty node that a pod might need as a whole."""
-        price = _UNUSED_NODE * self.mix.ignorance
+        price = _UNUSED_NODE * self.worth.ignorance
         if price < _MIN_PRICE:
             return 0.0
         now = self._grid.now()
