@@ -121,6 +121,7 @@ def main() -> None:
                 for _ in range(STEPS_A_ROUND):
                     counts[random_world.step()] += 1
                 comparison, seconds = settled(node)
+                print(*comparison.contradictions, sep="\n", end="", file=sys.stderr, flush=True)
                 found += comparison.contradictions
                 compared += comparison.compared
                 waits.append(seconds)
