@@ -75,8 +75,9 @@ def lab(directory: Path | None) -> Iterator[tuple[access.Access, lab_layout.Layo
 
 @contextlib.contextmanager
 def configured(administrator: access.Access, where: lab_layout.Layout) -> Iterator[None]:
-    """Give the node its configuration, and wait until it is in force."""
+    """Give the node its configuration, and wait until it is in force; at the end, everything is as before."""
     (node,) = where.nodes
+    before = world.percent_offered(administrator, node.name)
     metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
     document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mixed": CONFIG}}
     administrator.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(document))
@@ -86,6 +87,9 @@ def configured(administrator: access.Access, where: lab_layout.Layout) -> Iterat
         yield
     finally:
         administrator.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
+        world.replace_restarted(administrator)  # another kill would make the kubelet wait before it restarts them
+        gpushare.ready(where, administrator)
+        world.until(lambda: world.percent_offered(administrator, node.name) == before, "the GPUs as before")
 
 
 def settled(node: Node) -> tuple[views.Comparison, float]:

@@ -89,11 +89,6 @@ def _of_ledger(pods: list[dict[str, Any]], entries: Mapping[str, Allocation]) ->
         ends = "deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in {"Failed", "Succeeded"}
         if contract.ALLOCATION in notes[uid] and uid not in entries and not ends:
             yield f"{pod['metadata']['name']} has an allocation that is not in the ledger"
-    kinds = collections.defaultdict[str, set[Isolation]](set)
-    for entry in entries.values():
-        for uuid in entry.gpu_uuids:
-            kinds[uuid].add(entry.labels.isolation)
-    yield from (f"{uuid} has shares of {len(there)} kinds" for uuid, there in kinds.items() if len(there) > 1)
 
 
 def _of_containers(running: list[Running], entries: Mapping[str, Allocation], gpus: Mapping[str, Gpu]) -> Iterator[str]:

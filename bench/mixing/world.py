@@ -38,6 +38,22 @@ def is_offered(administrator: access.Access, node: str) -> bool:
     return [int(amounts.get(name, 0)) for name in (contract.RESOURCE_PERCENT, WHOLE, *MIG)] == [200, 1, 2, 1, 1]
 
 
+def percent_offered(administrator: access.Access, node: str) -> int:
+    return int(administrator.read(f"/api/v1/nodes/{node}")["status"]["allocatable"].get(contract.RESOURCE_PERCENT, 0))
+
+
+def replace_restarted(administrator: access.Access) -> None:
+    """Replace gpushare's pods whose containers have been killed."""
+    for pod in (pod for part in ("agent", "webhook") for pod in gpushare.pods(administrator, part)):
+        if any(status["restartCount"] for status in pod["status"].get("containerStatuses", ())):
+            replace(administrator, pod)
+
+
+def replace(administrator: access.Access, pod: dict[str, Any]) -> None:
+    options = (*gpushare.SCOPE, "--wait=false", "--ignore-not-found")
+    administrator.kubectl("delete", "pod", pod["metadata"]["name"], *options)
+
+
 class World:
     """The pods, and what may happen to them. placed: the UIDs of those that got a share or a device."""
 
@@ -122,7 +138,7 @@ class World:
 
     def agent_is_replaced(self, _: list[dict[str, Any]]) -> None:
         for agent in gpushare.pods(self._node.user.access, "agent"):
-            self._replace(agent)
+            replace(self._node.user.access, agent)
 
     def replica_is_killed(self, _: list[dict[str, Any]]) -> None:
         self._kill_part("webhook")
@@ -133,15 +149,11 @@ class World:
             pod = self._draw.choice(pods)
             uid = pod["metadata"]["uid"]
             if uid in self._killed:
-                self._replace(pod)
+                replace(self._node.user.access, pod)
             else:
                 self._killed.add(uid)
                 gpushare.kill(self._node.where, pod)
             until(lambda: all(map(gpushare.is_ready, gpushare.pods(self._node.user.access, part))), f"{part} ready")
-
-    def _replace(self, pod: dict[str, Any]) -> None:
-        options = (*gpushare.SCOPE, "--wait=false", "--ignore-not-found")
-        self._node.user.access.kubectl("delete", "pod", pod["metadata"]["name"], *options)
 
     def mps_server_is_killed(self, _: list[dict[str, Any]]) -> None:
         with contextlib.suppress(OSError, ValueError):  # there is none now
