@@ -17,7 +17,7 @@ from gpushare import contract
 from lab import access, gpushare, lab_errors, node_cgroup
 from tests.e2e.isolation_node import Node
 
-MAX_PODS = 14
+FIRST_PODS, MAX_PODS = 4, 14
 POLL_SECONDS = 0.3
 READY_SECONDS = 180.0
 MIG = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb")
@@ -82,7 +82,7 @@ class World:
         self.placed |= {pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName")}
         if len(pods) >= MAX_PODS:
             act = self.ends
-        elif not pods:
+        elif not pods or self.created < FIRST_PODS:
             act = self.arrives
         act(pods)
         return act.__name__.replace("_", " ")

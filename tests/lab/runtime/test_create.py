@@ -159,16 +159,16 @@ def test_foreign_cdi_device_gives_the_gpus_of_its_device_nodes(tmp_path: Path) -
 def test_mounts_of_a_cdi_device_replace_those_at_the_same_path(bundle: Path) -> None:
     (bundle.parent / "cdi").mkdir()
     options = ["rw", "rbind"]
-    mounts = [{"containerPath": "/dev/shm", "hostPath": "/run/shm", "options": options}]  # noqa: S108
+    mounts = [{"containerPath": "/dev/shm", "hostPath": "/run/shm", "options": options}]
     edits = {"deviceNodes": [{"path": "/dev/nvidia1"}], "mounts": mounts}
     common = {"mounts": [{"containerPath": "/usr/bin/x", "hostPath": "/usr/bin/x", "options": ["ro"]}]}
     document = {"kind": "a.com/share", "devices": [{"name": "s", "containerEdits": edits}], "containerEdits": common}
     (bundle.parent / "cdi" / "a.json").write_text(json.dumps(document))
-    status, there = run(bundle, "void", mounts=("/dev/shm", "/etc/hosts"), cdi="a.com/share=s")  # noqa: S108
-    assert (status, there[:3], there[-1]) == (0, ["/proc", "/etc/hosts", "/dev/shm"], f"/dev/simgpu/{FILES[1]}")  # noqa: S108
+    status, there = run(bundle, "void", mounts=("/dev/shm", "/etc/hosts"), cdi="a.com/share=s")
+    assert (status, there[:3], there[-1]) == (0, ["/proc", "/etc/hosts", "/dev/shm"], f"/dev/simgpu/{FILES[1]}")
     (mount,) = [
         mount
         for mount in json.loads((bundle / "config.json").read_text())["mounts"]
-        if mount["destination"] == "/dev/shm"  # noqa: S108
+        if mount["destination"] == "/dev/shm"
     ]
-    assert mount == {"type": "bind", "source": "/run/shm", "destination": "/dev/shm", "options": options}  # noqa: S108
+    assert mount == {"type": "bind", "source": "/run/shm", "destination": "/dev/shm", "options": options}
