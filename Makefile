@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
 unexport PYTHONDONTWRITEBYTECODE # otherwise each of the hundreds of programs that tests start compiles its imports
-C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
+C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] tests/deviceplugin/*/*.[ch] tests/e2e/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
 SHELL_SOURCES := install.sh config/components.sh config/uninstall.sh .ci/run $(sort $(wildcard lab/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))

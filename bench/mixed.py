@@ -31,8 +31,8 @@ from burst import calls
 from mixing import views, world
 from steady import ledger_watch
 
-from gpushare import contract
 from lab import access, cluster, gpushare, lab_layout
+from tests.e2e import isolation_node
 from tests.e2e.isolation_node import Node
 from tests.e2e.observation import Observer
 
@@ -75,17 +75,15 @@ def lab(directory: Path | None) -> Iterator[tuple[access.Access, lab_layout.Layo
 
 @contextlib.contextmanager
 def configured(administrator: access.Access, where: lab_layout.Layout) -> Iterator[None]:
-    """Give the node its configuration, and wait until it is in force."""
+    """Give the node its configuration, and wait until it is in force; at the end, everything is as before."""
     (node,) = where.nodes
-    metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
-    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"mixed": CONFIG}}
-    administrator.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(document))
-    administrator.kubectl("label", "node", node.name, "--overwrite", f"{contract.NODE_CONFIG_LABEL}=mixed")
-    try:
+    before = world.percent_offered(administrator, node.name)
+    with isolation_node.configuration(administrator, node.name, CONFIG):
         world.until(lambda: world.is_offered(administrator, node.name), "all resources offered")
         yield
-    finally:
-        administrator.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
+    world.replace_restarted(administrator)  # another kill would make the kubelet wait before it restarts them
+    gpushare.ready(where, administrator)
+    world.until(lambda: world.percent_offered(administrator, node.name) == before, "the GPUs as before")
 
 
 def settled(node: Node) -> tuple[views.Comparison, float]:
@@ -121,6 +119,7 @@ def main() -> None:
                 for _ in range(STEPS_A_ROUND):
                     counts[random_world.step()] += 1
                 comparison, seconds = settled(node)
+                print(*comparison.contradictions, sep="\n", end="", file=sys.stderr, flush=True)
                 found += comparison.contradictions
                 compared += comparison.compared
                 waits.append(seconds)

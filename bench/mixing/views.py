@@ -55,7 +55,8 @@ def compare(node: Node) -> Comparison:
         running = [_running(node, pod) for pod in pods if gpushare.is_ready(pod)]
     except (lab_errors.LabError, json.JSONDecodeError) as error:  # a pod has ended meanwhile, or the agent restarts
         return Comparison([f"not known: {error}"], none)
-    entries = {entry.pod.uid: entry for entry in gpunode.allocations if entry.pod.namespace == node.user.namespace}
+    shares = [entry for entry in gpunode.allocations if not entry.is_backfill_reservation]
+    entries = {entry.pod.uid: entry for entry in shares if entry.pod.namespace == node.user.namespace}
     gpus = gpunode.gpu_by_uuid()
     differences = [
         *ledger.violations(gpunode),
@@ -81,17 +82,13 @@ def _of_ledger(pods: list[dict[str, Any]], entries: Mapping[str, Allocation]) ->
     for uid, entry in entries.items():
         if uid not in notes:
             yield f"the ledger has {entry.pod}, which is gone"
-        elif (notes[uid].get(contract.ISOLATION_GIVEN) or "arbiter") != str(entry.labels.isolation):
-            yield f"{entry.pod} is told another isolation than {entry.labels.isolation}"
+        elif (told := notes[uid].get(contract.ISOLATION_GIVEN) or "arbiter") != str(entry.labels.isolation):
+            yield f"{entry.pod} is told that it has isolation {told}, and has {entry.labels.isolation}"
     for pod in pods:
         uid = pod["metadata"]["uid"]
-        if contract.ALLOCATION in notes[uid] and uid not in entries and "deletionTimestamp" not in pod["metadata"]:
+        ends = "deletionTimestamp" in pod["metadata"] or pod["status"].get("phase") in {"Failed", "Succeeded"}
+        if contract.ALLOCATION in notes[uid] and uid not in entries and not ends:
             yield f"{pod['metadata']['name']} has an allocation that is not in the ledger"
-    kinds = collections.defaultdict[str, set[Isolation]](set)
-    for entry in entries.values():
-        for uuid in entry.gpu_uuids:
-            kinds[uuid].add(entry.labels.isolation)
-    yield from (f"{uuid} has shares of {len(there)} kinds" for uuid, there in kinds.items() if len(there) > 1)
 
 
 def _of_containers(running: list[Running], entries: Mapping[str, Allocation], gpus: Mapping[str, Gpu]) -> Iterator[str]:

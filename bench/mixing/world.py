@@ -17,7 +17,7 @@ from gpushare import contract
 from lab import access, gpushare, lab_errors, node_cgroup
 from tests.e2e.isolation_node import Node
 
-MAX_PODS = 14
+FIRST_PODS, MAX_PODS = 4, 14
 POLL_SECONDS = 0.3
 READY_SECONDS = 180.0
 MIG = ("nvidia.com/mig-1g.5gb", "nvidia.com/mig-2g.10gb", "nvidia.com/mig-3g.20gb")
@@ -36,6 +36,22 @@ def until(condition: Callable[[], bool], what: str, seconds: float = READY_SECON
 def is_offered(administrator: access.Access, node: str) -> bool:
     amounts = administrator.read(f"/api/v1/nodes/{node}")["status"]["allocatable"]
     return [int(amounts.get(name, 0)) for name in (contract.RESOURCE_PERCENT, WHOLE, *MIG)] == [200, 1, 2, 1, 1]
+
+
+def percent_offered(administrator: access.Access, node: str) -> int:
+    return int(administrator.read(f"/api/v1/nodes/{node}")["status"]["allocatable"].get(contract.RESOURCE_PERCENT, 0))
+
+
+def replace_restarted(administrator: access.Access) -> None:
+    """Replace gpushare's pods whose containers have been killed."""
+    for pod in (pod for part in ("agent", "webhook") for pod in gpushare.pods(administrator, part)):
+        if any(status["restartCount"] for status in pod["status"].get("containerStatuses", ())):
+            replace(administrator, pod)
+
+
+def replace(administrator: access.Access, pod: dict[str, Any]) -> None:
+    options = (*gpushare.SCOPE, "--wait=false", "--ignore-not-found")
+    administrator.kubectl("delete", "pod", pod["metadata"]["name"], *options)
 
 
 class World:
@@ -66,7 +82,7 @@ class World:
         self.placed |= {pod["metadata"]["uid"] for pod in pods if pod["spec"].get("nodeName")}
         if len(pods) >= MAX_PODS:
             act = self.ends
-        elif not pods:
+        elif not pods or self.created < FIRST_PODS:
             act = self.arrives
         act(pods)
         return act.__name__.replace("_", " ")
@@ -122,7 +138,7 @@ class World:
 
     def agent_is_replaced(self, _: list[dict[str, Any]]) -> None:
         for agent in gpushare.pods(self._node.user.access, "agent"):
-            self._replace(agent)
+            replace(self._node.user.access, agent)
 
     def replica_is_killed(self, _: list[dict[str, Any]]) -> None:
         self._kill_part("webhook")
@@ -133,15 +149,11 @@ class World:
             pod = self._draw.choice(pods)
             uid = pod["metadata"]["uid"]
             if uid in self._killed:
-                self._replace(pod)
+                replace(self._node.user.access, pod)
             else:
                 self._killed.add(uid)
                 gpushare.kill(self._node.where, pod)
             until(lambda: all(map(gpushare.is_ready, gpushare.pods(self._node.user.access, part))), f"{part} ready")
-
-    def _replace(self, pod: dict[str, Any]) -> None:
-        options = (*gpushare.SCOPE, "--wait=false", "--ignore-not-found")
-        self._node.user.access.kubectl("delete", "pod", pod["metadata"]["name"], *options)
 
     def mps_server_is_killed(self, _: list[dict[str, Any]]) -> None:
         with contextlib.suppress(OSError, ValueError):  # there is none now

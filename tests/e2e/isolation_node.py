@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -27,6 +28,7 @@ sharing:
     - {name: nvidia.com/gpu, devices: [0, 1, 2], isolations: [arbiter, mps, none]}
     - {name: nvidia.com/gpu, devices: [3]}
 """
+DEFAULT = "version: v1\nsharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n"
 ALLOWED = (Isolation.ARBITER, Isolation.MPS, Isolation.NONE)
 
 
@@ -124,18 +126,26 @@ class Node:
         self.user.delete("pods", *names)
 
 
+@contextlib.contextmanager
+def configuration(lab: access.Access, node: str, text: str) -> Iterator[None]:
+    """Give the node this configuration, and the default one at the end."""
+    metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
+    data = {"default": DEFAULT, "own": text}
+    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
+    lab.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(document))
+    lab.kubectl("label", "node", node, "--overwrite", f"{contract.NODE_CONFIG_LABEL}=own")
+    yield
+    lab.kubectl("label", "node", node, f"{contract.NODE_CONFIG_LABEL}-")
+
+
 @pytest.fixture(scope="module")
 def configured(installed: lab_layout.Layout, lab: access.Access) -> Iterator[None]:
     """The node's configuration, which allows kinds of isolation."""
     (node,) = installed.nodes
-    metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
-    document = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": {"isolations": CONFIG}}
-    lab.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(document))
-    lab.kubectl("label", "node", node.name, "--overwrite", f"{contract.NODE_CONFIG_LABEL}=isolations")
     viewer = Observer(lab, "default")
-    eventually(lambda: viewer.gpunode().gpus[0].isolations == ALLOWED, what="offered by the GPUNode")
-    yield
-    lab.kubectl("label", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
+    with configuration(lab, node.name, CONFIG):
+        eventually(lambda: viewer.gpunode().gpus[0].isolations == ALLOWED, what="offered by the GPUNode")
+        yield
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from lab import lab_layout
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 BENCH = Path(__file__).resolve().parents[2] / "bench" / "mixed.py"
-STEPS = 16
+STEPS = 8
 
 
 def test_ledger_nvml_audit_and_containers_agree(installed: lab_layout.Layout) -> None:
