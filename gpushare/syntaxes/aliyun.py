@@ -14,7 +14,7 @@ from typing import Final
 from gpushare import errors
 from gpushare.pod import PodJson
 from gpushare.syntaxes import marks, spelling
-from gpushare.syntaxes.spelling import SpelledShare, Shares, Spelling
+from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "aliyun"
 TITLE: Final = "Aliyun"

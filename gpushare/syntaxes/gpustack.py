@@ -14,7 +14,7 @@ from gpushare import contract
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import SpelledShare, Shares, Spelling
+from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "gpustack"
 TITLE: Final = "GPUStack"

@@ -20,7 +20,7 @@ from gpushare.allocation import Isolation
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import SpelledShare, Shares, Spelling
+from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "kai"
 TITLE: Final = "KAI"

@@ -1,7 +1,7 @@
 """Spelling: what a pod asks for, read from another sharer's syntax, and gpushare's annotations for it.
 
 The names of containers are always written out if a pod has several, because sharers differ in which container they
-take. SpelledShare are never rounded: a value that gpushare cannot express exactly raises an error that says what to write.
+take. Amounts are never rounded: a value that gpushare cannot express raises an error that says what to write.
 """
 
 from __future__ import annotations
