@@ -98,7 +98,7 @@ def _container(manifest: PodJson) -> str:
 
 
 def _per_container(manifest: PodJson) -> tuple[Shares, Isolation | None]:
-    """Return the shares of containers with keys of their own, and the isolation that all of them ask for."""
+    """Return the shares of containers that have their own keys, and the isolation that they request."""
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
     memory: dict[str, dict[str, int]] = {}
     isolations: dict[Isolation, str] = {}

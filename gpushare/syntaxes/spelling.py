@@ -1,4 +1,4 @@
-"""Spelling: what a pod asks for, read from another sharer's syntax, and gpushare's annotations for it.
+"""Spelling: the shares that a pod asks for in another sharer's syntax, and gpushare's annotations for them.
 
 The names of containers are always written out if a pod has several, because sharers differ in which container they
 take. Amounts are never rounded: a value that gpushare cannot express raises an error that says what to write.
@@ -46,7 +46,7 @@ WHOLE = SpelledShare(request=100)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spelling:
-    """A pod's shares by the containers that use each, annotations of the whole pod, and notes: what has no effect."""
+    """A pod's shares by the containers that use each, annotations of the whole pod, and notes on useless requests."""
 
     shares: Mapping[tuple[str, ...], SpelledShare]
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
