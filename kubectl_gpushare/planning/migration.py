@@ -22,7 +22,7 @@ _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Migrated:
-    """An object before and after. notes: requests without effect in gpushare. refused: requests without an equivalent."""
+    """An object before and after. notes: requests without effect here. refused: requests without an equivalent."""
 
     before: Json
     after: Json
