@@ -1,7 +1,7 @@
 """Makes the manifests of other sharers' syntaxes from the table in gpushare/syntaxes: webhooks and policies.
 
-A namespace selector cannot say "one of these labels", so each syntax has a webhook of its own. They come before
-gpushare's own webhook, which the API server then calls with the translated pod.
+A namespace selector cannot express "one of these labels", so each syntax has its own webhook. These come before
+gpushare's webhook for shares, which the API server then calls with the translated pod.
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ from typing import Final
 
 import prometheus_client
 
-OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "ignored", "unready", "error")
+OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "translated", "ignored", "unready", "error")
 RESULTS: Final = ("written", "conflict", "failed", "refused")
 CHANGES: Final = ("confirmed", "released", "expired", "adopted")
 # A review waits for one or two writes of the ledger: milliseconds on a healthy cluster, seconds on an overloaded one.

@@ -14,7 +14,7 @@ from typing import Final
 from gpushare import errors
 from gpushare.pod import PodJson
 from gpushare.syntaxes import marks, spelling
-from gpushare.syntaxes.spelling import Amounts, Shares, Spelling
+from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "aliyun"
 TITLE: Final = "Aliyun"
@@ -50,7 +50,7 @@ def read(manifest: PodJson) -> Spelling:
             )
         if memory % gpus:
             raise spelling.wrong(container, _MEMORY, f"cannot be divided among {gpus} GPUs: write a multiple of {gpus}")
-        shares[(spelling.name_of(container),)] = Amounts(
+        shares[(spelling.name_of(container),)] = SpelledShare(
             cores, cores if cores != 100 else None, f"{memory // gpus}Gi", gpus
         )
     return Spelling(shares)

@@ -14,7 +14,7 @@ from gpushare import contract
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Amounts, Shares, Spelling
+from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "gpustack"
 TITLE: Final = "GPUStack"
@@ -42,21 +42,21 @@ def read(manifest: PodJson) -> Spelling:
                 raise spelling.wrong(
                     container, _SHARED, f"is more than the {_SHARES_PER_GPU} shares of a GPU: write {contract.GPUS}"
                 )
-            shares[name] = Amounts(request=shared * (100 // _SHARES_PER_GPU))
+            shares[name] = SpelledShare(request=shared * (100 // _SHARES_PER_GPU))
             notes.append(f"{_SHARED} has no memory limit in GPUStack: here it is {shared * 10} % of the GPU's memory")
         elif any(spelling.written(container, key) for key in (_SLICED, _PERCENTAGE, _MIB, _CORES)):
             shares[name] = _slice(container)
     return Spelling(shares, notes=tuple(dict.fromkeys(notes)))
 
 
-def _slice(container: Mapping[str, Any]) -> Amounts:
+def _slice(container: Mapping[str, Any]) -> SpelledShare:
     if spelling.whole_number(container, _SLICED) != 1:
         raise spelling.wrong(container, _SLICED, f"must be 1: a slice is of one GPU; write {contract.GPUS} for more")
     memory, part = spelling.mebibytes(container, _MIB), spelling.percent(container, _PERCENTAGE)
     if bool(memory) is (part is not None):
         raise spelling.wrong(container, _SLICED, f"needs either {_PERCENTAGE} or {_MIB}")
     cores = spelling.percent(container, _CORES)
-    return Amounts(cores, cores if cores != 100 else None, memory or f"{part}%")
+    return SpelledShare(cores, cores if cores != 100 else None, memory or f"{part}%")
 
 
 def _refuse(container: Mapping[str, Any]) -> None:

@@ -16,13 +16,13 @@ from gpushare.allocation import Isolation
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Amounts, Spelling
+from gpushare.syntaxes.spelling import SpelledShare, Spelling
 
 NAME: Final = "hami"
 TITLE: Final = "HAMi"
 
 
-class Resources(NamedTuple):
+class VirtualGpuResources(NamedTuple):
     """The names of a virtual GPU's resources."""
 
     gpus: str
@@ -31,7 +31,9 @@ class Resources(NamedTuple):
     cores: str
 
 
-_GPU: Final = Resources("nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores")
+_GPU: Final = VirtualGpuResources(
+    "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
+)
 _PRIORITY: Final = "nvidia.com/priority"
 USE_TYPE, NOT_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 _USE_UUID, _NOT_UUID, _MODE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid", "nvidia.com/vgpu-mode"
@@ -66,7 +68,7 @@ def read(manifest: PodJson) -> Spelling:
     return Spelling(dict(_shares(manifest)), ours)
 
 
-def _shares(manifest: PodJson) -> Iterator[tuple[tuple[str, ...], Amounts]]:
+def _shares(manifest: PodJson) -> Iterator[tuple[tuple[str, ...], SpelledShare]]:
     for container in spelling.every_container(manifest):
         if spelling.whole_number(container, _PRIORITY) == 0 and spelling.written(container, _PRIORITY):
             raise spelling.wrong(
@@ -79,7 +81,7 @@ def _shares(manifest: PodJson) -> Iterator[tuple[tuple[str, ...], Amounts]]:
             yield (spelling.name_of(container),), amounts
 
 
-def virtual_gpu(container: Mapping[str, Any], names: Resources) -> Amounts | None:
+def virtual_gpu(container: Mapping[str, Any], names: VirtualGpuResources) -> SpelledShare | None:
     """Return the share that a container asks for, None if it asks for none. Raises RequestError."""
     gpus = spelling.whole_number(container, names.gpus)
     memory = spelling.mebibytes(container, names.memory)
@@ -93,7 +95,7 @@ def virtual_gpu(container: Mapping[str, Any], names: Resources) -> Amounts | Non
         return dataclasses.replace(spelling.WHOLE, gpus=gpus or 1)
     if not memory and not (cores == 100 and part in {None, 100}):
         memory = f"{part or 100}%"
-    return Amounts(cores, cores if cores != 100 else None, memory, gpus or 1)
+    return SpelledShare(cores, cores if cores != 100 else None, memory, gpus or 1)
 
 
 def constraints(annotations: Mapping[str, str]) -> dict[str, str]:

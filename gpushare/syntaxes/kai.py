@@ -20,7 +20,7 @@ from gpushare.allocation import Isolation
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Amounts, Shares, Spelling
+from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "kai"
 TITLE: Final = "KAI"
@@ -66,7 +66,7 @@ def read(manifest: PodJson) -> Spelling:
     return Spelling(shares, {contract.ISOLATION: isolation.value} if isolation else {})
 
 
-def _of_pod(annotations: Mapping[str, str]) -> Amounts:
+def _of_pod(annotations: Mapping[str, str]) -> SpelledShare:
     if _FRACTION in annotations and _MEMORY in annotations:
         raise _wrong(annotations, _FRACTION, f"cannot be combined with {_MEMORY}: remove one")
     devices = annotations.get(_DEVICES, "1")
@@ -75,7 +75,7 @@ def _of_pod(annotations: Mapping[str, str]) -> Amounts:
     if _MEMORY in annotations:
         if not re.fullmatch(r"0*[1-9][0-9]{0,9}", annotations[_MEMORY]):
             raise _wrong(annotations, _MEMORY, "is not a number of MiB: write a whole number such as 2000")
-        return Amounts(memory=quantity.format_exactly(int(annotations[_MEMORY]) << 20), gpus=int(devices))
+        return SpelledShare(memory=quantity.format_exactly(int(annotations[_MEMORY]) << 20), gpus=int(devices))
     if _FRACTION not in annotations:
         raise _wrong(annotations, _DEVICES, f"asks for no GPU by itself: add {_FRACTION} or {_MEMORY}")
     try:
@@ -86,7 +86,7 @@ def _of_pod(annotations: Mapping[str, str]) -> Amounts:
         raise _wrong(annotations, _FRACTION, "is not a fraction of a GPU: write a number between 0 and 1")
     if (value * 100).denominator != 1:
         raise _wrong(annotations, _FRACTION, "is finer than 0.01 of a GPU, gpushare's smallest step: round it")
-    return Amounts(request=int(value * 100), gpus=int(devices))
+    return SpelledShare(request=int(value * 100), gpus=int(devices))
 
 
 def _container(manifest: PodJson) -> str:
@@ -98,7 +98,7 @@ def _container(manifest: PodJson) -> str:
 
 
 def _per_container(manifest: PodJson) -> tuple[Shares, Isolation | None]:
-    """Return the shares of containers with keys of their own, and the isolation that all of them ask for."""
+    """Return the shares of containers that have their own keys, and the isolation that they request."""
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
     memory: dict[str, dict[str, int]] = {}
     isolations: dict[Isolation, str] = {}
@@ -121,7 +121,7 @@ def _per_container(manifest: PodJson) -> tuple[Shares, Isolation | None]:
         key = [*isolations.values()][-1]
         raise _wrong(annotations, key, "differs from another container's: all shares of a pod have one isolation")
     shares: Shares = {
-        (name,): Amounts(memory=_amount(annotations, name, memory[name])) for name in names if name in memory
+        (name,): SpelledShare(memory=_amount(annotations, name, memory[name])) for name in names if name in memory
     }
     return shares, next(iter(isolations), None)
 

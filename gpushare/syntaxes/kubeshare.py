@@ -18,7 +18,7 @@ from typing import Final
 from gpushare import contract, errors, pod, quantity
 from gpushare.pod import PodJson
 from gpushare.syntaxes import marks
-from gpushare.syntaxes.spelling import Amounts, Spelling
+from gpushare.syntaxes.spelling import SpelledShare, Spelling
 
 NAME: Final = "kubeshare"
 TITLE: Final = "KubeShare"
@@ -84,7 +84,7 @@ class _Values:
         return errors.RequestError(self.key(name), self.text(name), remedy)
 
 
-def _amounts(there: _Values) -> Amounts:
+def _amounts(there: _Values) -> SpelledShare:
     limit_key = there.key(_LIMIT)
     request = there.number(_REQUEST) if there.key(_REQUEST) else Fraction(0)
     limit = there.number(_LIMIT) if limit_key else max(request, Fraction(1))
@@ -93,7 +93,7 @@ def _amounts(there: _Values) -> Amounts:
     if request > 1:
         if request.denominator != 1:
             raise there.wrong(_REQUEST, "is not a number of whole GPUs: write a whole number, or 1 or less")
-        return Amounts(request=100, gpus=int(request))
+        return SpelledShare(request=100, gpus=int(request))
     for name, value in ((_REQUEST, request), (_LIMIT, limit)):
         if (value * 100).denominator != 1:
             raise there.wrong(name, "is finer than 0.01 of a GPU, gpushare's smallest step: round it")
@@ -104,7 +104,7 @@ def _amounts(there: _Values) -> Amounts:
         name = _LIMIT if limit_key else _REQUEST
         raise there.wrong(name, f"gives no memory: add {_MEMORY}, or {_REQUEST} above 0")
     text = quantity.format_exactly(int(memory)) if memory else ""
-    return Amounts(int(request * 100), int(limit * 100) if limit < 1 else None, text)
+    return SpelledShare(int(request * 100), int(limit * 100) if limit < 1 else None, text)
 
 
 def _group(there: _Values, ours: dict[str, str]) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""Spelling: what a pod asks for, read from another sharer's syntax, and gpushare's annotations for it.
+"""Spelling: the shares that a pod asks for in another sharer's syntax, and gpushare's annotations for them.
 
 The names of containers are always written out if a pod has several, because sharers differ in which container they
-take. Amounts are never rounded: a value that gpushare cannot express exactly raises an error that says what to write.
+take. Amounts are never rounded: a value that gpushare cannot express raises an error that says what to write.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ _MIB = 1 << 20
 _MAX_MIB = 2**31 - 1  # as other sharers limit it: larger numbers are bytes by mistake
 
 
-Shares = dict[tuple[str, ...], "Amounts"]  # by the names of the containers that use a share together
+Shares = dict[tuple[str, ...], "SpelledShare"]  # by the names of the containers that use a share together
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Amounts:
+class SpelledShare:
     """A share on each of `gpus` GPUs. request, limit: percent, None for the default. memory: as annotations have it."""
 
     request: int | None = None
@@ -41,14 +41,14 @@ class Amounts:
             yield contract.GPUS, str(self.gpus)
 
 
-WHOLE = Amounts(request=100)
+WHOLE = SpelledShare(request=100)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Spelling:
-    """A pod's shares by the containers that use each, annotations of the whole pod, and notes: what has no effect."""
+    """A pod's shares by the containers that use each, annotations of the whole pod, and notes on useless requests."""
 
-    shares: Mapping[tuple[str, ...], Amounts]
+    shares: Mapping[tuple[str, ...], SpelledShare]
     annotations: Mapping[str, str] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 

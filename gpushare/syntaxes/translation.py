@@ -1,8 +1,8 @@
 """Translation: a pod in another sharer's syntax → the same pod with gpushare's annotations. Pure.
 
 The result has nothing of the other syntax left, so it translates to itself, and the rest of admission treats it like
-any other pod that asks for a share. A pod that uses two syntaxes, or one and gpushare's own, is refused: nobody could
-say which of them counts.
+any other pod that asks for a share. A pod that uses two syntaxes, or one and gpushare's own, is refused, because either
+could be the one that is meant.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Translation:
-    """A translated pod. spelled: gpushare's annotations for its request. notes: what of it has no effect."""
+    """A translated pod. spelled: gpushare's annotations for its request. notes: requests without effect."""
 
     syntax: Syntax
     manifest: PodJson

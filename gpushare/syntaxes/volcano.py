@@ -20,7 +20,7 @@ from gpushare.syntaxes.spelling import Shares, Spelling
 NAME: Final = "volcano"
 TITLE: Final = "Volcano vGPU"
 
-_GPU: Final = hami.Resources(
+_GPU: Final = hami.VirtualGpuResources(
     "volcano.sh/vgpu-number", "volcano.sh/vgpu-memory", "volcano.sh/vgpu-memory-percentage", "volcano.sh/vgpu-cores"
 )
 _MODE: Final = "volcano.sh/vgpu-mode"

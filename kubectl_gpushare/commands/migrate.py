@@ -35,9 +35,9 @@ def command(filenames: tuple[str, ...], **params: Any) -> int:
     """Rewrite requests of HAMi, KAI and other sharers in gpushare's syntax.
 
     Prints a diff of the manifests, and changes nothing. Pod templates are found in every kind of object, and SharePods
-    become pods. With -n it reads what runs in a namespace: workloads, and pods without one. -o yaml prints the new
-    manifests; of files all, of a namespace only those that change. The exit code is 2 if something has no equivalent,
-    which is named on standard error, and 1 for any error.
+    become pods. With -n it reads the workloads of a namespace, and its pods without an owner. -o yaml prints the new
+    manifests; of files all, of a namespace only those that change. Requests without an equivalent are named on standard
+    error. The exit code is then 2, and 1 for any error.
 
     \b
     Examples:
@@ -47,7 +47,7 @@ def command(filenames: tuple[str, ...], **params: Any) -> int:
       # Rewrite them
       kubectl gpushare migrate -f deployment.yaml -o yaml > migrated.yaml
     \b
-      # What runs in a namespace
+      # The workloads of a namespace
       kubectl gpushare migrate -n team-a
     """
     chosen = options.collect(params)

@@ -15,15 +15,14 @@ from gpushare.syntaxes import kubeshare, translation
 
 Json = Mapping[str, Any]
 
-# What the API server and controllers write. It would only make the diff longer, and `kubectl apply` ignores or
-# rejects it.
+# The API server writes these; `kubectl apply` ignores or rejects them.
 _WRITTEN: Final = ("creationTimestamp", "generation", "managedFields", "resourceVersion", "selfLink", "uid")
 _LAST_APPLIED: Final = "kubectl.kubernetes.io/last-applied-configuration"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Migrated:
-    """An object before and after. notes: what has no effect any more. refused: what has no equivalent."""
+    """An object before and after. notes: requests without effect here. refused: requests without an equivalent."""
 
     before: Json
     after: Json
@@ -99,7 +98,7 @@ def listed(document: Any) -> Iterator[Json]:
         kind = str(document.get("kind", "")).removesuffix("List")
         for item in items:
             if isinstance(item, Mapping):
-                # Items of a list from the API server have no kind of their own.
+                # The API server leaves out the kind of a list's items.
                 yield item if "kind" in item else {"apiVersion": document.get("apiVersion", ""), "kind": kind, **item}
         return
     yield document
