@@ -74,7 +74,7 @@ def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluste
         changed(ports=[{"containerPort": 80}]),
         changed(lifecycle={"postStart": {"exec": {"command": ["sh"]}}}),
         changed(livenessProbe={"exec": {"command": ["sh"]}}),
-        changed(spec={"initContainers": manifest()["spec"]["containers"]}),
+        changed(spec={"initContainers": [{**manifest()["spec"]["containers"][0], "name": "first"}]}),
         changed(
             spec={
                 "containers": [*manifest()["spec"]["containers"], {**manifest()["spec"]["containers"][0], "name": "b"}]
@@ -115,7 +115,6 @@ def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> N
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
     made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
     try:
-        cluster.administrator.create(path, made, dry_run=True)  # an administrator may
         assert "may create pods only in the namespace gpushare-demand" in refusal(cluster, made, path)
     finally:
         cluster.kubectl("delete", "rolebinding", "too-much", f"--namespace={cluster.namespace}")
