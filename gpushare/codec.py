@@ -177,6 +177,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
         isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", (Isolation.ARBITER,))),
+        sm_partitions=_whole(entry.get("smPartitions", 0), "smPartitions", most=100),
         memory_enforcement=MemoryEnforcement(entry.get("memoryEnforcement", MemoryEnforcement.LIBRARY)),
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
@@ -197,6 +198,7 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
     } | _present(
         pendingMode=gpu.pending_mode and gpu.pending_mode.value,
         migDevices=list(gpu.mig_profiles),
+        smPartitions=gpu.sm_partitions or None,
         memoryEnforcement=_unless(gpu.memory_enforcement, MemoryEnforcement.LIBRARY),
         numaNode=gpu.numa_node,
         linkGroup=gpu.link_group,

@@ -46,6 +46,7 @@ class Gpu:
     pending_mode: Mode | None = None  # the next mode, set up once the GPU is unused; no new pods until then
     mig_profiles: tuple[str, ...] = ()  # of its MIG devices, by index, such as 1g.10gb
     isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that its shares may have
+    sm_partitions: int = 0  # equal static SM partitions, one for each share with the isolation mps; 0: not partitioned
     memory_enforcement: MemoryEnforcement = MemoryEnforcement.LIBRARY
     healthy: bool = True
     health_reason: str = ""  # why it is unhealthy, as a sentence

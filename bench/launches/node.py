@@ -18,6 +18,7 @@ from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.shares import MpsShares
 from gpushare.allocation import GivenShare, Isolation
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container
@@ -86,9 +87,13 @@ class Node:
         program = ROOT / "build" / "simgpu" / "nvidia-cuda-mps-control"
         self._mps = MpsShares(
             Daemons(root=arbiter.directory / "mps", program=program, set_exclusive=_no_change),
-            node=arbiter.gpunode,
+            node=self._gpunode,
             fractional=lambda: frozenset(self.uuids),
         )
+
+    def _gpunode(self) -> GpuNode:
+        gpus = tuple(Gpu(uuid, index, "", 0) for index, uuid in enumerate(self.uuids))
+        return dataclasses.replace(self.arbiter.gpunode(), gpus=gpus)
 
     @property
     def gpu_count(self) -> int:
@@ -120,7 +125,7 @@ class Node:
         files = await self._mps.ready(self.uuid)
         assert not isinstance(files, Refusal), files
         try:
-            yield dataclasses.replace(self.box, mps_pipe=files.pipe)
+            yield dataclasses.replace(self.box, mps_pipe=files.daemon.pipe)
         finally:
             self.arbiter.allocations.clear()
             await self._mps.step()

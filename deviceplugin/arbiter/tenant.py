@@ -66,7 +66,10 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartingContainer:
-    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit."""
+    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit.
+
+    allocation, containers: the ID of its allocation, and the containers of its share.
+    """
 
     namespace: str
     pod: str
@@ -75,6 +78,8 @@ class StartingContainer:
     pod_uid: str = ""
     isolation: Isolation = Isolation.ARBITER
     limit_percent: int = 100
+    allocation: str = ""
+    containers: tuple[str, ...] = ()
 
 
 class Missing(enum.Enum):
@@ -157,6 +162,8 @@ def find_by_name(
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
         limit_percent=share.limit_percent,
+        allocation=entry.id,
+        containers=share.containers,
     )
 
 

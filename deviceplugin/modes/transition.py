@@ -17,6 +17,7 @@ from deviceplugin.state import advertisement
 from deviceplugin.state.advertisement import Allocatable
 from deviceplugin.state.node_state import ConfigStatus
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
@@ -95,6 +96,7 @@ def gpus_with_modes(
                 pending_mode=pending,
                 mig_profiles=tuple(mig_device.profile for mig_device in there.mig_devices),
                 isolations=tuple(kind for kind in allowed if kind in there.isolations),
+                sm_partitions=there.sm_partitions if Isolation.MPS in allowed else 0,
             )
         )
     return tuple(gpus)

@@ -75,6 +75,7 @@ class FractionalResource:
     name: str
     devices: Devices = ALL
     isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that their shares may have, as far as the GPU can
+    sm_partitions: int = 0  # equal static SM partitions for shares with the isolation mps; 0: none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -205,6 +206,8 @@ def fractional_resource_document(resource: FractionalResource) -> Json:
     document: Json = {"name": resource.name, "devices": devices_document(resource.devices)}
     if resource.isolations != (Isolation.ARBITER,):
         document["isolations"] = [*resource.isolations]
+    if resource.sm_partitions:
+        document["smPartitions"] = resource.sm_partitions
     return document
 
 
