@@ -15,6 +15,7 @@ from typing import Final, NamedTuple, TypeVar
 
 from gpushare import contract
 from gpushare.allocation import Isolation
+from gpushare.gpunode import Gpu
 from gpushare.refusal import Refusal
 from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
 
@@ -121,6 +122,24 @@ def place(request: Request, default: str, attempt: Callable[[Request], _Outcome 
 def why(request: Request, default: str, given: Isolation) -> str:
     """Return why a share of this request has this kind, as a clause."""
     return why_given(given, choices(request, default))
+
+
+def in_partition(given: Isolation, gpus: Iterable[Gpu]) -> str:
+    """Return a clause about the SM partitions that shares of this kind have on these GPUs, after a comma, or ""."""
+    parts = {(gpu.sm_partitions, gpu.compute_capability) for gpu in gpus if gpu.sm_partitions}
+    if given is not Isolation.MPS or not parts:
+        return ""
+    # https://docs.nvidia.com/deploy/mps/: 8 multiprocessors from Hopper on, 4 before
+    said = (
+        f"one of {count} equal SM partitions, rounded down to {8 if capability >= (9, 0) else 4} multiprocessors"
+        for count, capability in sorted(parts)
+    )
+    return f", in {' or '.join(said)}"
+
+
+def default_kinds(default: str) -> frozenset[Isolation]:
+    """Return the kinds of isolation that a small share may get if its pod names none; `default`: the cluster's."""
+    return frozenset({Isolation.MPS, Isolation.ARBITER} if default == AUTO else {Isolation(default)})
 
 
 def why_given(given: Isolation, tried: Iterable[TriedKind]) -> str:

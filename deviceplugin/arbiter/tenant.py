@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation, GivenShare, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation, slot
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -68,7 +68,7 @@ class Tenant:
 class StartingContainer:
     """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit.
 
-    allocation, containers: the ID of its allocation, and the containers of its share.
+    slot: as of `allocation.slot`.
     """
 
     namespace: str
@@ -78,8 +78,7 @@ class StartingContainer:
     pod_uid: str = ""
     isolation: Isolation = Isolation.ARBITER
     limit_percent: int = 100
-    allocation: str = ""
-    containers: tuple[str, ...] = ()
+    slot: str = ""
 
 
 class Missing(enum.Enum):
@@ -162,8 +161,7 @@ def find_by_name(
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
         limit_percent=share.limit_percent,
-        allocation=entry.id,
-        containers=share.containers,
+        slot=slot(entry, share),
     )
 
 

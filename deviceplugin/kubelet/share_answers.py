@@ -225,7 +225,7 @@ class ShareStart:
         """Return what an MPS client gets; None for another isolation. Raises AllocateRefusedError, for the next try."""
         if holder.isolation is not Isolation.MPS:
             return None
-        files = await self.mps(holder.uuids[0], sm_partitions.key(holder.allocation, holder.containers))
+        files = await self.mps(holder.uuids[0], sm_partitions.key(holder.slot))
         if isinstance(files, Refusal):
             raise plugin_service.AllocateRefusedError(files.reason)
         partition = str(files.partition) if files.partition is not None else ""

@@ -16,7 +16,7 @@ from typing import Final
 
 from deviceplugin.host import records
 from deviceplugin.mps.supervisor import ControlError
-from gpushare import contract
+from gpushare import allocation, contract
 from gpushare.allocation import Allocation
 from gpushare.refusal import Refusal
 
@@ -101,13 +101,13 @@ def take(directory: Path, share: str, there: Sequence[SmPartition], *, alive: Co
     return own
 
 
-def key(allocation: str, containers: Sequence[str]) -> str:
-    """Return the name of a share's directory, from the allocation's ID and the share's containers."""
-    return hashlib.sha256(repr((allocation, tuple(containers))).encode()).hexdigest()[:32]
+def key(slot: str) -> str:
+    """Return the name of the directory of the shares in a slot."""
+    return hashlib.sha256(slot.encode()).hexdigest()[:32]
 
 
 def keys(allocations: Collection[Allocation]) -> set[str]:
-    return {key(entry.id, share.containers) for entry in allocations for share in entry.shares}
+    return {key(allocation.slot(entry, share)) for entry in allocations for share in entry.shares}
 
 
 def _holders(directory: Path) -> dict[str, str]:

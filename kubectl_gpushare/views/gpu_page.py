@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from gpushare import codec, quantity
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
@@ -180,7 +181,9 @@ def _isolations(gpu: GpuSummary) -> str:
     """Return the kinds that the GPU offers, and the one that its current shares restrict it to."""
     if not gpu.shared:
         return ""
-    kinds = " or ".join(gpu.gpu.isolations) or "none: it supports no isolation that its configuration allows"
+    cut = f" in {gpu.gpu.sm_partitions} equal SM partitions" if gpu.gpu.sm_partitions else ""
+    words = (f"{kind}{cut if kind is Isolation.MPS else ''}" for kind in gpu.gpu.isolations)
+    kinds = " or ".join(words) or "none: it supports no isolation that its configuration allows"
     return f"{kinds}; now only {gpu.isolation}, as its shares have" if gpu.isolation not in {"", kinds} else kinds
 
 

@@ -94,7 +94,7 @@ class Node:
 
     async def mps(self, uuid: str, share: str) -> ClientFiles | Refusal:
         files = DaemonFiles(Path("/run/mps"), uuid)
-        is_cut = share == sm_partitions.key("of-client", ("main",))
+        is_cut = share == sm_partitions.key("of-client/0")
         given = ClientFiles(files, files.shares / share if is_cut else None)
         return Refusal(self.mps_problem) if self.mps_problem else given
 
@@ -350,10 +350,10 @@ async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(no
         (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
         ("/dev/shm", "/run/mps/shm", "rw"),
     ]
-    node.given["client"] = dataclasses.replace(client, allocation="of-client", containers=("main",))
+    node.given["client"] = dataclasses.replace(client, slot="of-client/0")
     await node.kubelet.start_container("client")
     (device,) = json.loads(path.read_text())["devices"]
-    key = sm_partitions.key("of-client", ("main",))
+    key = sm_partitions.key("of-client/0")
     mount = device["containerEdits"]["mounts"][0]
     assert (mount["containerPath"], mount["hostPath"], mount["options"][0]) == (
         contract.CONTAINER_MPS_PARTITION,

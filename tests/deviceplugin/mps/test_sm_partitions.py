@@ -16,7 +16,7 @@ from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.shares import ClientFiles, MpsShares
 from deviceplugin.mps.sm_partitions import SmPartition
 from deviceplugin.mps.supervisor import ControlError
-from gpushare.allocation import GivenShare, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef, Steps, slot
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated
@@ -66,7 +66,7 @@ class World:
         return dataclasses.replace(self.node.gpunode(), gpus=(gpu,))
 
     async def ready(self, pod: str) -> ClientFiles | Refusal:
-        return await self.shares.ready(self.uuid, sm_partitions.key(f"of-{pod}", ("main",)))
+        return await self.shares.ready(self.uuid, sm_partitions.key(f"of-{pod}/0"))
 
     async def starts(self, pod: str) -> container.Container:
         """Return the pod's container, which starts now."""
@@ -136,6 +136,16 @@ async def test_a_partition_is_free_once_its_share_and_its_clients_are_gone(world
     assert first.mps_partition is not None
     assert box.mps_partition != first.mps_partition
     assert not first.mps_partition.exists()
+
+
+def test_shares_of_a_pod_have_one_partition_if_they_are_never_in_use_together() -> None:
+    made, on = GivenShare(("main",), ("GPU-1",), 25, 25, LIMIT), ("GPU-2",)
+    first, main = (dataclasses.replace(made, containers=("warm",), steps=Steps(0, 0)), Steps(1))
+    beside = dataclasses.replace(made, containers=("side",), steps=main)
+    entry = Allocation("a1", PodRef("ml"), (first, dataclasses.replace(made, gpu_uuids=on), beside, made))
+    assert [slot(entry, share) for share in entry.shares] == ["a1/0", "a1/0", "a1/0", "a1/1"]
+    with pytest.raises(ValueError, match="a1 has no such share"):
+        slot(entry, dataclasses.replace(made, request_percent=7))
 
 
 async def test_programs_start_in_the_partitions_of_the_next_daemon(world: World) -> None:
