@@ -70,6 +70,9 @@ class Isolation(enum.StrEnum):
     NONE = "none"  # counted, but not enforced
 
 
+ONLY_ARBITER: Final = (Isolation.ARBITER,)  # what a GPU offers unless its configuration says more
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Labels:
     """What other pods on the same GPU are checked against: the three locality annotations, and the isolation."""

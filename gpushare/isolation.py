@@ -14,13 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from gpushare import contract
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.gpunode import Gpu
 from gpushare.refusal import Refusal
 from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
 
 DEFAULT: Final = DEFAULT_ISOLATIONS[0]
-_ARBITER: Final = (Isolation.ARBITER,)
 
 
 class TriedKind(NamedTuple):
@@ -92,7 +91,7 @@ def choices(request: Request, default: str = DEFAULT) -> tuple[TriedKind, ...]:
 def kinds(request: Request, default: str = DEFAULT) -> tuple[Isolation, ...]:
     """Return the kinds without the reasons."""
     if (request.isolation or default) == DEFAULT:  # nearly all requests
-        return _ARBITER
+        return ONLY_ARBITER
     return tuple(choice.isolation for choice in choices(request, default))
 
 

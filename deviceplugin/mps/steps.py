@@ -12,15 +12,15 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.allocation.answer import ENV_MPS_PERCENT, ENV_MPS_PIPE
 from gpushare import errors
 from gpushare.modes import hardware_gpu
 
 DIRECTORY_MODE: Final = 0o755
 SHM_MODE: Final = 0o1777  # clients that are not root use it too
 READY: Final = ".ready"
-PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 # All environment variables of the daemon, and of the program that starts it and sends it commands.
-VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
+VARIABLES: Final = frozenset({ENV_MPS_PIPE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 _MIB: Final = 1 << 20
 
 
@@ -53,7 +53,7 @@ def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict
     """
     mib = memory_mib(total_bytes, replicas=replicas, shares=held)
     memory = {} if mib is None else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mib}M"}
-    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(thread_percent(replicas, shares=held)), **memory}
+    return {ENV_MPS_PERCENT: str(thread_percent(replicas, shares=held)), **memory}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -202,7 +202,7 @@ Step = SetComputeMode | MakeDirectory | RunDaemon | CutPartitions | Command | To
 
 
 def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
-    variables = {PIPE_VARIABLE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
+    variables = {ENV_MPS_PIPE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
     return variables

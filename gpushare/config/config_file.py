@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
 from gpushare.config.flags import FlagValue
@@ -242,7 +242,7 @@ def _sharing(item: Item) -> Sharing:
 def _fractional_resource(item: Item) -> FractionalResource:
     file = Fields(item, ("name", "devices", "isolations", "smPartitions"), None)
     name, chosen = _name_and_devices(file)
-    isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)
+    isolations: tuple[Isolation, ...] = ONLY_ARBITER
     if file.get("isolations") is not None:
         isolations = tuple(dict.fromkeys(map(_isolation, _entries(file.at("isolations")))))
         if not isolations:
@@ -256,9 +256,9 @@ def _sm_partitions(item: Item, isolations: Collection[Isolation]) -> int:
     if Isolation.MPS not in isolations:
         raise item.error("needs shares with the isolation mps: add mps to isolations, or remove smPartitions")
     if not 2 <= count <= _MAX_SM_PARTITIONS:
-        raise item.error(f"{count} is out of range: write 2 to {_MAX_SM_PARTITIONS}, or remove it for no partitions")
+        raise item.error(f"is out of range: write 2 to {_MAX_SM_PARTITIONS}, or remove it for no partitions")
     if 100 // (100 // count) != count:
-        raise item.error(f"no request in whole percent is for one of {count} partitions: write {100 // (100 // count)}")
+        raise item.error(f"is for no request in whole percent: write {100 // (100 // count)}")
     return count
 
 

@@ -220,7 +220,8 @@ def _clients(ask: FilterInput) -> Verdict:
     count = len(ask.used.holders)
     if ask.constraints.isolation is not Isolation.MPS or count < MAX_MPS_CLIENTS:
         return None
-    return f"is shared by {count} pods, and an MPS daemon takes at most {MAX_MPS_CLIENTS} clients", 5.0
+    most = f"an MPS daemon takes at most {MAX_MPS_CLIENTS} processes"
+    return f"is shared by {count} pods, each with a process or more, and {most}", 5.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:

@@ -10,7 +10,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
 from gpushare import contract, errors
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER
 from gpushare.config import config_choice, config_file, node_settings
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Config
@@ -68,7 +68,7 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
 
 def _changed_isolations(gpu: Gpu, after: Assignment) -> str:
     """Return a clause about the isolations that new shares may have, if they differ from what the GPU offers now."""
-    allowed = after.isolations or (Isolation.ARBITER,)
+    allowed = after.isolations or ONLY_ARBITER
     if after.mode is not Mode.FRACTIONAL or {*allowed} == {*gpu.isolations}:
         return ""
     offers = " or ".join(gpu.isolations) or "none"

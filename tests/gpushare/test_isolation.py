@@ -201,8 +201,8 @@ def test_a_daemon_gets_no_49th_client() -> None:
         node, given.allocation(pod, allocation_id="last", pod=PodRef("default", "last"), reserved_until=None)
     )
     assert str(place(pod, full)).endswith(
-        "1 with as many pods as an MPS daemon takes; nearest: node-a/0 is shared by 48 pods, and an MPS daemon takes at "
-        "most 48 clients"
+        "1 with as many pods as an MPS daemon takes; nearest: node-a/0 is shared by 48 pods, each with a process or "
+        "more, and an MPS daemon takes at most 48 processes"
     )
     leased = with_shares(builders.node(gpus=1), *["arbiter"] * (MAX_MPS_CLIENTS + 1), request=1)
     assert isinstance(place(asked(request="0.02", memory="1Gi"), leased), Placement)
