@@ -60,7 +60,7 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
     ),
     LeaseRule(
         lambda asked: any(0 < demand.share.request_percent < demand.share.limit_percent for demand in asked.demands),
-        "leases guarantee a request below the limit, and MPS has only limits",
+        "leases both guarantee a request below the limit and lend idle time, and MPS does only one of these",
     ),
     LeaseRule(
         lambda asked: any(demand.share.limit_percent < 100 and len(demand.containers) > 1 for demand in asked.demands),

@@ -296,7 +296,12 @@ class ModeReconciler:
             transition.config_status(
                 config=None if self._is_first else self._checkpoint.current,
                 problem=self._selector.problem,
-                warnings=(*chosen, *absent, *filter(None, (self._write_problem,))),
+                warnings=(
+                    *chosen,
+                    *absent,
+                    *transition.without_partitions(hardware, self._wanted),
+                    *filter(None, (self._write_problem,)),
+                ),
                 gpus=gpus,
                 wanted=self._wanted,
                 waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},
