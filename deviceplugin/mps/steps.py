@@ -249,7 +249,7 @@ def stop(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
         FollowLog(files.control_log, stop=True),
         *_compute_modes(spec, exclusive=False),
         Remove(files.started),
-        Remove(files.shares),
+        *((Remove(files.shares),) if spec.for_shares else ()),
         Remove(files.log),
     )
 
