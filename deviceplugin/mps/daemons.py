@@ -179,11 +179,11 @@ class MpsDaemon:
             if is_asked:
                 with contextlib.suppress(ControlError):
                     await self._control.send("quit")
-            if pidfd is not None and not (is_asked and await _ended(pidfd, STOP_SECONDS)):
+            if pidfd is not None and not (is_asked and await pipe.ended(pidfd, STOP_SECONDS)):
                 logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                await _ended(pidfd, STOP_SECONDS)
+                await pipe.ended(pidfd, STOP_SECONDS)
             await asyncio.to_thread(pipe.empty, self.files.pipe)
         finally:
             if pidfd is not None:
@@ -201,7 +201,7 @@ class MpsDaemon:
                 pause_seconds = PROBE_AGAIN_SECONDS if silences else PROBE_SECONDS
                 if pidfd is None:
                     await asyncio.sleep(pause_seconds)
-                elif await _ended(pidfd, pause_seconds):
+                elif await pipe.ended(pidfd, pause_seconds):
                     return "it has ended"
                 self._forward_log()
                 # A single missed answer may only mean a busy CPU, and stopping the daemon ends all its clients.
@@ -259,23 +259,6 @@ class MpsDaemon:
         if problem != self.problem:
             self.problem = problem
             self.changed()
-
-
-async def _ended(pidfd: int, timeout_seconds: float) -> bool:
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(pidfd, ended.set)
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await ended.wait()
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pidfd)
-    # A daemon's parent is the first process of its container, which may be this one: reap it.
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
-    return True
 
 
 @dataclasses.dataclass(eq=False)

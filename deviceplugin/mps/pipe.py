@@ -6,6 +6,7 @@ PID of another process. Nothing there is followed, waited for or believed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -104,6 +105,24 @@ def find_process(
         os.close(process.pidfd)
         raise ProcessLookupError(f"process {pid} is no MPS daemon with the pipe {files.pipe}")
     return process
+
+
+async def ended(pidfd: int, timeout_seconds: float) -> bool:
+    """Wait for the end of a daemon, at most this long. Return whether it has ended."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    # A daemon's parent is the first process of its container, which may be this one: reap it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
+    return True
 
 
 def _has_pipe(directory: Path, pipe: Path) -> bool:

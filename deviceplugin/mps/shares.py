@@ -126,9 +126,12 @@ class MpsShares:
             return await asyncio.to_thread(sm_partitions.take, self.files(uuid).shares, share, there, alive=alive)
 
     def partitions(self, uuid: str, configured: int) -> int:
-        """Return how many SM partitions a GPU has: a daemon keeps its number until its last share has gone."""
-        running = self._daemons.partitions(uuid)
-        return configured if running is None else running
+        """Return how many SM partitions a GPU has: a new number applies once its last share and daemon have gone."""
+        running, node = self._daemons.partitions(uuid), self._node()
+        if running is not None:
+            return running
+        gpu = node.gpu_by_uuid().get(uuid) if node is not None and uuid in _gpus_with_clients(node) else None
+        return configured if gpu is None else gpu.sm_partitions
 
     def files(self, uuid: str) -> DaemonFiles:
         return self._daemons.files(uuid)

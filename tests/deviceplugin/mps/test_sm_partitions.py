@@ -50,7 +50,7 @@ class World:
             self.node.add_pod(pod, GivenShare(("main",), (self.uuid,), 25, 25, LIMIT), isolation=Isolation.MPS)
 
     def next_agent(self) -> None:
-        self.daemons = Daemons(root=self.root, program=self.program, set_exclusive=self._exclusive)
+        self.daemons = Daemons(root=self.root, program=self.program, set_exclusive=self.exclusive)
         self.shares = MpsShares(
             self.daemons,
             node=self.gpunode,
@@ -58,7 +58,7 @@ class World:
             clock=lambda: self.seconds,
         )
 
-    async def _exclusive(self, uuid: str, exclusive: bool) -> None:
+    async def exclusive(self, uuid: str, exclusive: bool) -> None:
         raise AssertionError(uuid, exclusive)
 
     def gpunode(self) -> GpuNode:
@@ -106,7 +106,6 @@ async def test_each_share_has_a_partition_whatever_its_environment_says(world: W
     boxes = [await world.starts(pod) for pod in "abcd"]
     names = {(box.mps_partition / "name").read_text() for box in boxes if box.mps_partition}
     assert len(names) == 4
-    assert world.shares.partitions(world.uuid, 2) == 4, "while it has shares, a new number has to wait"
     with container.finishing(boxes[0].start(command(programs.obeys, 0))) as process:
         client = await asyncio.to_thread(Client, process)
         assert client.first == "0 0"
@@ -119,6 +118,14 @@ async def test_each_share_has_a_partition_whatever_its_environment_says(world: W
         await world.shares.step()
         assert {(box.mps_partition / "name").read_text() for box in boxes if box.mps_partition} == names
         assert await world.starts("a") == boxes[0], "another container of the same share"
+
+
+async def test_a_new_number_of_partitions_waits_for_the_last_share(world: World, tmp_path: Path) -> None:
+    after_reboot = Daemons(root=tmp_path / "empty", program=world.program, set_exclusive=world.exclusive)
+    without_daemon = MpsShares(after_reboot, node=world.gpunode, fractional=frozenset)
+    assert (world.shares.partitions(world.uuid, 2), without_daemon.partitions(world.uuid, 2)) == (4, 4)
+    world.node.allocations.clear()
+    assert (world.shares.partitions(world.uuid, 2), without_daemon.partitions(world.uuid, 2)) == (4, 2)
 
 
 async def test_a_partition_is_free_once_its_share_and_its_clients_are_gone(world: World) -> None:
