@@ -123,6 +123,12 @@ def why(request: Request, default: str, given: Isolation) -> str:
     return why_given(given, choices(request, default))
 
 
+def offers(kinds: Iterable[Isolation], sm_partitions: int) -> str:
+    """Return the kinds that a GPU with so many SM partitions offers, for people; "" for none."""
+    cut = f" in {sm_partitions} equal SM partitions" if sm_partitions else ""
+    return " or ".join(f"{kind}{cut if kind is Isolation.MPS else ''}" for kind in kinds)
+
+
 def in_partition(given: Isolation, gpus: Iterable[Gpu]) -> str:
     """Return a clause about the SM partitions that shares of this kind have on these GPUs, after a comma, or ""."""
     parts = {(gpu.sm_partitions, gpu.compute_capability) for gpu in gpus if gpu.sm_partitions}
