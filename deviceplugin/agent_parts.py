@@ -238,11 +238,12 @@ class ModeParts:
     ) -> None:
         self._cluster = cluster
 
-        def takes_mps_shares(gpu: HardwareGpu) -> bool:
+        def mps_partitions(gpu: HardwareGpu, configured: int) -> int | None:
             seen = hardware.gpu(gpu.uuid)
             # A container gets the pipe of its GPU's daemon by the CDI description of its share.
             is_able = seen is not None and hardware.mps_shares.can_share(gpu, seen.compute_capability)
-            return is_able and kubelet.uses_cdi
+            count = hardware.mps_shares.partitions(gpu.uuid, configured)
+            return count if is_able and kubelet.uses_cdi and (gpu.can_partition or not count) else None
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:
@@ -270,7 +271,7 @@ class ModeParts:
             options=cluster.settings.options,
             allocatable=self._allocatable,
             mps_problem=hardware.mps_daemons.problem,
-            takes_mps_shares=takes_mps_shares,
+            mps_partitions=mps_partitions,
         )
         self.loops: Loops = {"modes": self.reconciler.run}
 

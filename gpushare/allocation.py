@@ -70,6 +70,9 @@ class Isolation(enum.StrEnum):
     NONE = "none"  # counted, but not enforced
 
 
+ONLY_ARBITER: Final = (Isolation.ARBITER,)  # what a GPU offers unless its configuration says more
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Labels:
     """What other pods on the same GPU are checked against: the three locality annotations, and the isolation."""
@@ -141,6 +144,22 @@ class Allocation:
     def gpu_uuids(self) -> tuple[str, ...]:
         """The UUIDs of its GPUs, without duplicates, in order."""
         return tuple(dict.fromkeys(uuid for share in self.shares for uuid in share.gpu_uuids))
+
+
+def slot(entry: Allocation, share: GivenShare) -> str:
+    """Return a name for a share on its GPUs, which shares of the pod may have in common if never in use together."""
+    members: list[list[GivenShare]] = []
+    for one in entry.shares:
+        if not {*one.gpu_uuids}.intersection(share.gpu_uuids):
+            continue
+        numbers = (n for n, there in enumerate(members) if not any(one.steps.meets(other.steps) for other in there))
+        number = next(numbers, len(members))
+        if number == len(members):
+            members.append([])
+        members[number].append(one)
+        if one == share:
+            return f"{entry.id}/{number}"
+    raise ValueError(f"{entry.id} has no such share")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -15,7 +15,17 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from gpushare import contract, errors, gpunode
-from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Isolation, Labels, PodRef, Steps
+from gpushare.allocation import (
+    ALL_STEPS,
+    ONLY_ARBITER,
+    TO_THE_END,
+    Allocation,
+    GivenShare,
+    Isolation,
+    Labels,
+    PodRef,
+    Steps,
+)
 from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
 
 Json = Mapping[str, Any]
@@ -176,7 +186,8 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
-        isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", (Isolation.ARBITER,))),
+        isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", ONLY_ARBITER)),
+        sm_partitions=_whole(entry.get("smPartitions", 0), "smPartitions", most=100),
         memory_enforcement=MemoryEnforcement(entry.get("memoryEnforcement", MemoryEnforcement.LIBRARY)),
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
@@ -197,12 +208,13 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
     } | _present(
         pendingMode=gpu.pending_mode and gpu.pending_mode.value,
         migDevices=list(gpu.mig_profiles),
+        smPartitions=gpu.sm_partitions or None,
         memoryEnforcement=_unless(gpu.memory_enforcement, MemoryEnforcement.LIBRARY),
         numaNode=gpu.numa_node,
         linkGroup=gpu.link_group,
         healthReason=gpu.health_reason,
     )
-    if gpu.isolations != (Isolation.ARBITER,):
+    if gpu.isolations != ONLY_ARBITER:
         entry["isolations"] = [*gpu.isolations]
     return entry
 

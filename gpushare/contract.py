@@ -215,6 +215,8 @@ CONTAINER_PRELOAD_FILE_OF_NIX: Final = "/etc/ld-nix.so.preload"  # the same, for
 CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted agent's new socket appears in it
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 CONTAINER_MPS_PIPE: Final = "/run/gpushare-mps"  # mounted by the share's CDI description, if its isolation is mps
+CONTAINER_MPS_PARTITION: Final = "/run/gpushare-mps-partition"  # likewise, read-only; has the partition's name
+MPS_PARTITION_NAME: Final = "name"  # the file's
 
 # --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
 # Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the one

@@ -19,7 +19,6 @@ from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Isolation
 from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.ledger import GpuUse
 from gpushare.policies import TypicalOf
-from gpushare.request import AUTO
 
 Kinds = Collection[Isolation]  # of isolation, that pods which name none may get
 ARBITER: Final[Kinds] = frozenset({Isolation.ARBITER})
@@ -38,11 +37,6 @@ class Fragmentation:
     def ratio(self) -> float:
         """The stranded part of the free capacity, 0 to 1."""
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
-
-
-def default_kinds(default: str) -> Kinds:
-    """Return the kinds of isolation that a small share may get if its pod names none; `default`: the cluster's."""
-    return {Isolation.MPS, Isolation.ARBITER} if default == AUTO else {Isolation(default)}
 
 
 def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:

@@ -75,6 +75,13 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
                 f"its limit is {held_limit}, and the limit of an MPS client cannot change while it runs: set "
                 f"{contract.LIMIT} to {held_limit}, or delete and recreate the pod"
             )
+        cut = {gpus[uuid].sm_partitions for uuid in share.gpu_uuids} if entry.labels.isolation is Isolation.MPS else {0}
+        if any(cut) and demand.share.request_percent != share.request_percent:
+            held_request = quantity.format_compute(share.request_percent)
+            raise errors.LedgerError(
+                f"its request is {held_request}, and its SM partition cannot change while it runs: set "
+                f"{contract.REQUEST} to {held_request}, or delete and recreate the pod"
+            )
         shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps))
     return tuple(shares)
 

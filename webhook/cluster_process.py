@@ -9,7 +9,7 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract, gpu_capacity
+from gpushare import contract, isolation
 from gpushare.cluster import api_client, election, events
 from gpushare.daemon import lifecycle, probes
 from gpushare.whatif.node_demand import GpuKind
@@ -172,7 +172,7 @@ def _start_placer(
         leads=lambda: leadership.is_leader,
         nodes=store.stored,
         mix=lambda: store.chooser.mix,
-        kinds=gpu_capacity.default_kinds(settings.default_isolation),
+        kinds=isolation.default_kinds(settings.default_isolation),
     )
     metrics.registry.register(figures)
     daemon.start("figures", figures.run())

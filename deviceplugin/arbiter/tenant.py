@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation, GivenShare, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation, slot
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -66,7 +66,10 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartingContainer:
-    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit."""
+    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit.
+
+    slot: as of `allocation.slot`.
+    """
 
     namespace: str
     pod: str
@@ -75,6 +78,7 @@ class StartingContainer:
     pod_uid: str = ""
     isolation: Isolation = Isolation.ARBITER
     limit_percent: int = 100
+    slot: str = ""
 
 
 class Missing(enum.Enum):
@@ -157,6 +161,7 @@ def find_by_name(
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
         limit_percent=share.limit_percent,
+        slot=slot(entry, share),
     )
 
 

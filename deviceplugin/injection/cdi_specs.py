@@ -181,6 +181,7 @@ class Specs:
                     f"{answer.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",
                     f"{answer.ENV_MPS_PERCENT}={mps.percent}",
                 ),
+                mounts=((contract.CONTAINER_MPS_PARTITION, mps.partition),) if mps.partition else (),
                 writable=((contract.CONTAINER_MPS_PIPE, mps.pipe), (answer.SHM, mps.shm)),
             )
         document = _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))

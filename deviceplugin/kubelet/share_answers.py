@@ -22,7 +22,8 @@ from deviceplugin.injection.cdi_specs import SpecError, Specs
 from deviceplugin.injection.decision import Injection
 from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps.steps import DaemonFiles
+from deviceplugin.mps import sm_partitions
+from deviceplugin.mps.shares import ClientFiles
 from deviceplugin.state import pod_resources
 from gpushare import contract, errors
 from gpushare.allocation import Isolation
@@ -165,8 +166,8 @@ class ShareStart:
     pod start here too, because the pod's cgroup exists by now.
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
-    by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: the files of a GPU's MPS
-    daemon, started if it does not run, or why it does not.
+    by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: what a container of this
+    share gets of its GPU's MPS daemon, started if it does not run, or why it gets nothing now.
     """
 
     injection: Callable[[], Injection]
@@ -176,7 +177,7 @@ class ShareStart:
     descriptions: Specs
     denied: PodDenial
     memory_limits: PodLimits
-    mps: Callable[[str], Awaitable[DaemonFiles | Refusal]]
+    mps: Callable[[str, str], Awaitable[ClientFiles | Refusal]]
 
     @property
     def is_needed(self) -> bool:
@@ -224,10 +225,11 @@ class ShareStart:
         """Return what an MPS client gets; None for another isolation. Raises AllocateRefusedError, for the next try."""
         if holder.isolation is not Isolation.MPS:
             return None
-        files = await self.mps(holder.uuids[0])
+        files = await self.mps(holder.uuids[0], sm_partitions.key(holder.slot))
         if isinstance(files, Refusal):
             raise plugin_service.AllocateRefusedError(files.reason)
-        return answer.MpsPaths(str(files.pipe), str(files.shm), max(1, holder.limit_percent))
+        partition = str(files.partition) if files.partition is not None else ""
+        return answer.MpsPaths(str(files.daemon.pipe), str(files.daemon.shm), max(1, holder.limit_percent), partition)
 
     async def _given(self, resource: str, device_ids: Sequence[str]) -> tuple[str, tenant.StartingContainer | Refusal]:
         """Find the UID of the pod of the container with these ids, or "", and the container's allocation."""

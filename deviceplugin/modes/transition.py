@@ -17,6 +17,7 @@ from deviceplugin.state import advertisement
 from deviceplugin.state.advertisement import Allocatable
 from deviceplugin.state.node_state import ConfigStatus
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
@@ -95,9 +96,20 @@ def gpus_with_modes(
                 pending_mode=pending,
                 mig_profiles=tuple(mig_device.profile for mig_device in there.mig_devices),
                 isolations=tuple(kind for kind in allowed if kind in there.isolations),
+                sm_partitions=there.sm_partitions if Isolation.MPS in allowed else 0,
             )
         )
     return tuple(gpus)
+
+
+def without_partitions(hardware: Iterable[HardwareGpu], wanted: Mapping[str, Assignment]) -> list[str]:
+    """Return a warning for each GPU that cannot have the SM partitions that its configuration asks for."""
+    return [
+        f"GPU {gpu.index} ({gpu.uuid}) offers no isolation mps: smPartitions needs Ampere or later and a driver with "
+        "CUDA 13.1"
+        for gpu in hardware
+        if gpu.uuid in wanted and wanted[gpu.uuid].sm_partitions and not gpu.can_partition
+    ]
 
 
 def advertised(

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import pipe, steps, supervisor
+from deviceplugin.mps import pipe, sm_partitions, steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
 from gpushare.cluster import retrying
@@ -123,16 +123,19 @@ class MpsDaemon:
                 path.chmod(mode)
                 if path in {self.files.pipe, self.files.shm} and _SELINUX.exists():
                     os.setxattr(path, "security.selinux", _SELINUX_LABEL)
-            case steps.RunDaemon(_, multi_user):
+            case steps.RunDaemon(_, multi_user, static):
                 if not await self._control.answers():
-                    await self._start(multi_user=multi_user)
+                    await self._start(multi_user=multi_user, static=static)
+            case steps.CutPartitions(uuid, count):
+                there = await sm_partitions.cut(self._control.send, uuid, count)
+                await asyncio.to_thread(sm_partitions.renew, self.files.shares, there)
             case steps.Command(lines, stopping):
                 if stopping:
                     await self._quit()
                     return
                 await self._send(lines)
-            case steps.Touch(path):
-                path.touch()
+            case steps.Touch(path, text):
+                path.write_text(text)
             case steps.Remove(path):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -152,7 +155,7 @@ class MpsDaemon:
         except FileNotFoundError:
             return 0
 
-    async def _start(self, *, multi_user: bool) -> None:
+    async def _start(self, *, multi_user: bool, static: bool) -> None:
         # Clients may have put anything there, and the daemon would open it.
         try:
             pidfd = await self._pidfd()
@@ -163,7 +166,7 @@ class MpsDaemon:
                 await asyncio.to_thread(pipe.remove, self.files.pid_file)
             else:
                 os.close(pidfd)
-        await self._control.start(multi_user=multi_user)
+        await self._control.start(multi_user=multi_user, static=static)
 
     async def _quit(self, *, hangs: bool = False) -> None:
         """Stop the daemon, and empty its pipe directory. hangs: whether it has not answered for long."""
@@ -176,11 +179,11 @@ class MpsDaemon:
             if is_asked:
                 with contextlib.suppress(ControlError):
                     await self._control.send("quit")
-            if pidfd is not None and not (is_asked and await _ended(pidfd, STOP_SECONDS)):
+            if pidfd is not None and not (is_asked and await pipe.ended(pidfd, STOP_SECONDS)):
                 logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                await _ended(pidfd, STOP_SECONDS)
+                await pipe.ended(pidfd, STOP_SECONDS)
             await asyncio.to_thread(pipe.empty, self.files.pipe)
         finally:
             if pidfd is not None:
@@ -198,7 +201,7 @@ class MpsDaemon:
                 pause_seconds = PROBE_AGAIN_SECONDS if silences else PROBE_SECONDS
                 if pidfd is None:
                     await asyncio.sleep(pause_seconds)
-                elif await _ended(pidfd, pause_seconds):
+                elif await pipe.ended(pidfd, pause_seconds):
                     return "it has ended"
                 self._forward_log()
                 # A single missed answer may only mean a busy CPU, and stopping the daemon ends all its clients.
@@ -258,23 +261,6 @@ class MpsDaemon:
             self.changed()
 
 
-async def _ended(pidfd: int, timeout_seconds: float) -> bool:
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(pidfd, ended.set)
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await ended.wait()
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pidfd)
-    # A daemon's parent is the first process of its container, which may be this one: reap it.
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
-    return True
-
-
 @dataclasses.dataclass(eq=False)
 class Daemons:
     """The daemons by name, which is the GPU's UUID.
@@ -307,6 +293,9 @@ class Daemons:
             daemon = self._daemon(spec)
             try:
                 await daemon.start()
+            except (ControlError, OSError) as error:
+                daemon.problem = str(error)
+                raise
             finally:
                 daemon.supervise()
                 self._daemons[spec.name] = daemon
@@ -346,6 +335,15 @@ class Daemons:
     async def may_run(self, name: str) -> bool:
         """Whether a daemon of this name runs, also a former agent's, as far as can be known."""
         return await asyncio.to_thread(lambda: pipe.may_run(self.files(name), supervisor.starter(self.program)))
+
+    def partitions(self, name: str) -> int | None:
+        """Return into how many SM partitions a daemon, also a former agent's, has cut its GPU; None without daemon."""
+        if name in self._daemons:
+            return self._daemons[name].spec.partitions
+        try:
+            return int(self.files(name).started.read_text() or 0)
+        except (FileNotFoundError, ValueError):
+            return None
 
     def server_failures(self, name: str) -> int:
         """Return how many servers of this daemon have failed so far."""

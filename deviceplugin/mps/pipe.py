@@ -6,6 +6,7 @@ PID of another process. Nothing there is followed, waited for or believed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
@@ -15,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.allocation import answer
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import steps
@@ -105,11 +107,29 @@ def find_process(
     return process
 
 
+async def ended(pidfd: int, timeout_seconds: float) -> bool:
+    """Wait for the end of a daemon, at most this long. Return whether it has ended."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    # A daemon's parent is the first process of its container, which may be this one: reap it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
+    return True
+
+
 def _has_pipe(directory: Path, pipe: Path) -> bool:
     with (directory / "environ").open("rb") as file:
         variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
     is_control = (directory / "comm").read_bytes().strip() == COMM
-    return is_control and os.fsencode(f"{steps.PIPE_VARIABLE}={pipe}") in variables
+    return is_control and os.fsencode(f"{answer.ENV_MPS_PIPE}={pipe}") in variables
 
 
 def _read_pid(path: Path) -> int | None:

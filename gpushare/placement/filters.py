@@ -199,6 +199,15 @@ def _isolation(ask: FilterInput) -> Verdict:
     return f"takes no shares with isolation {wanted}, only with {' or '.join(there)}", 9.0
 
 
+def _partition(ask: FilterInput) -> Verdict:
+    # As many shares with these requests as there are partitions fit into 100 %, and one more does not.
+    count, percent = ask.gpu.sm_partitions, ask.share.request_percent
+    if not count or ask.constraints.isolation is not Isolation.MPS or (percent and 100 // percent == count):
+        return None
+    least, most = map(quantity.format_compute, (100 // (count + 1) + 1, 100 // count))
+    return f"has {count} equal SM partitions, which take requests of {least} to {most}", 9.0
+
+
 def _other_isolation(ask: FilterInput) -> Verdict:
     for holder in ask.used.holders:
         if holder.labels.isolation is not ask.constraints.isolation:
@@ -211,7 +220,8 @@ def _clients(ask: FilterInput) -> Verdict:
     count = len(ask.used.holders)
     if ask.constraints.isolation is not Isolation.MPS or count < MAX_MPS_CLIENTS:
         return None
-    return f"is shared by {count} pods, and an MPS daemon takes at most {MAX_MPS_CLIENTS} clients", 5.0
+    most = f"an MPS daemon takes at most {MAX_MPS_CLIENTS} processes"
+    return f"is shared by {count} pods, each with a process or more, and {most}", 5.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:
@@ -280,6 +290,7 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
     "uuid": GpuFilter(_uuid, "excluded by UUID", lasts=True),
     "isolation": GpuFilter(_isolation, "without that isolation", lasts=True),
+    "partition": GpuFilter(_partition, "with SM partitions for other requests", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
     "closed": GpuFilter(_closed, "on a node that takes no new pods"),
     "health": GpuFilter(_health, "unhealthy"),

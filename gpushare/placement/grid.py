@@ -304,7 +304,8 @@ class Grid:
         facts = FACTS(gpu)
         known = self._fact_ids.get(facts)
         if known is None:
-            kind = Gpu("", 0, gpu.model, gpu.memory_bytes, gpu.compute_capability, isolations=gpu.isolations)
+            facts_of_kind = gpu.model, gpu.memory_bytes, gpu.compute_capability
+            kind = Gpu("", 0, *facts_of_kind, isolations=gpu.isolations, sm_partitions=gpu.sm_partitions)
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)

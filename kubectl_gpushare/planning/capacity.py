@@ -97,8 +97,11 @@ def _fit(world: World, batch: PodBatch, left: _Left, undone: list[Callable[[], N
     placements, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     gpus = tuple(worlds.gpus(placed, world.views) for placed in placements)
     counts, asked = collections.Counter(placed.isolation for placed in placements), batch.asked.request
+    there = {world.views[one.node].node.gpu_by_uuid()[share.gpu_uuids[0]] for one in placements for share in one.shares}
     given = (
-        GivenIsolation(kind, count, isolation.why(asked, world.profile.isolation, kind))
+        GivenIsolation(
+            kind, count, isolation.why(asked, world.profile.isolation, kind) + isolation.in_partition(kind, there)
+        )
         for kind, count in counts.items()
     )
     changes: Sequence[Remedy] = ()

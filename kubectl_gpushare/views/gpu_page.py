@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gpushare import codec, quantity
+from gpushare import codec, isolation, quantity
 from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
@@ -180,7 +180,8 @@ def _isolations(gpu: GpuSummary) -> str:
     """Return the kinds that the GPU offers, and the one that its current shares restrict it to."""
     if not gpu.shared:
         return ""
-    kinds = " or ".join(gpu.gpu.isolations) or "none: it supports no isolation that its configuration allows"
+    offered = isolation.offers(gpu.gpu.isolations, gpu.gpu.sm_partitions)
+    kinds = offered or "none: it supports no isolation that its configuration allows"
     return f"{kinds}; now only {gpu.isolation}, as its shares have" if gpu.isolation not in {"", kinds} else kinds
 
 

@@ -43,6 +43,16 @@ class DescribedPod:
         return self.entry is not None and self.entry.labels.isolation is not Isolation.ARBITER and not is_named
 
     @property
+    def in_partition(self) -> str:
+        """A clause about its SM partition, after a comma, or ""."""
+        if self.owner is None or self.entry is None:
+            return ""
+        gpus = self.owner.gpu_by_uuid()
+        return isolation.in_partition(
+            self.entry.labels.isolation, (gpus[uuid] for uuid in self.entry.gpu_uuids if uuid in gpus)
+        )
+
+    @property
     def gated(self) -> bool:
         return contract.SCHEDULING_GATE in pod.gates(self.manifest)
 
@@ -172,7 +182,7 @@ def _isolation_why(described: DescribedPod, snapshot: Snapshot) -> str:
     if described.entry is None or (snapshot.profile is None and not asked.isolation):
         return ""
     default = isolation.DEFAULT if snapshot.profile is None else snapshot.profile.isolation
-    return isolation.why(asked, default, described.entry.labels.isolation)
+    return isolation.why(asked, default, described.entry.labels.isolation) + described.in_partition
 
 
 def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:

@@ -87,7 +87,7 @@ def _isolations(described_pod: described.DescribedPod, reasons: Reasons) -> list
         return []
     if not given:
         return [f"{kind}: {why}" for kind, why in tried]
-    return [f"{kind}: {isolation.why_given(kind, tried)}" for kind in given]
+    return [f"{kind}: {isolation.why_given(kind, tried)}{described_pod.in_partition}" for kind in given]
 
 
 def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:

@@ -39,6 +39,7 @@ def full_node(name: str = "node-a") -> GpuNode:
         pending_mode=Mode.MPS,
         mig_profiles=("1g.10gb", "3g.40gb"),
         isolations=(Isolation.ARBITER, Isolation.MPS),
+        sm_partitions=4,
         memory_enforcement=MemoryEnforcement.DRIVER,
         pci_bus_id="00000000:07:00.0",
         healthy=False,

@@ -221,11 +221,47 @@ def test_a_daemon_gets_no_49th_client() -> None:
         node, given.allocation(pod, allocation_id="last", pod=PodRef("default", "last"), reserved_until=None)
     )
     assert str(place(pod, full)).endswith(
-        "1 with as many pods as an MPS daemon takes; nearest: node-a/0 is shared by 48 pods, and an MPS daemon takes at "
-        "most 48 clients"
+        "1 with as many pods as an MPS daemon takes; nearest: node-a/0 is shared by 48 pods, each with a process or "
+        "more, and an MPS daemon takes at most 48 processes"
     )
     leased = with_shares(builders.node(gpus=1), *["arbiter"] * (MAX_MPS_CLIENTS + 1), request=1)
     assert isinstance(place(asked(request="0.02", memory="1Gi"), leased), Placement)
+
+
+def test_each_partition_gets_one_share_whose_request_is_for_it() -> None:
+    """So no sum of rounded requests exceeds the GPU, and the ledger needs no other rule."""
+    node = builders.node(gpus=1, isolations=BOTH, sm_partitions=4)
+    for request_percent, fits in ((20, False), (21, True), (25, True), (26, False), (100, False)):
+        pod = asked(request=str(request_percent / 100), memory="1Gi", isolation="mps")
+        assert isinstance(place(pod, node), Placement) is fits, request_percent
+    assert str(place(asked(request="0.5", memory="1Gi", isolation="mps"), node)).endswith(
+        "1 with SM partitions for other requests; nearest: node-a/0 has 4 equal SM partitions, which take requests of "
+        "0.21 to 0.25; none of these can ever fit"
+    )
+    assert isinstance(place(asked(request="0", memory="1Gi", isolation="mps"), node), Refusal)
+    assert isinstance(place(asked(request="0.5", memory="1Gi"), node), Placement), "leases need no partition"
+    least = asked(request="0.21", memory="1Gi", isolation="mps")
+    full = with_shares(node, *["mps"] * 4, request=21)
+    assert "node-a/0 has 0.16 of its compute free" in str(place(least, full))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 12, 25])
+def test_requests_for_one_of_n_partitions_are_too_large_for_one_more(count: int) -> None:
+    node = builders.node(gpus=1, isolations=BOTH, sm_partitions=count)
+    fitting = [
+        percent
+        for percent in range(1, 101)
+        if isinstance(place(asked(request=str(percent / 100), memory="1Gi", isolation="mps"), node), Placement)
+    ]
+    assert fitting
+    assert max(fitting) * count <= 100 < min(fitting) * (count + 1)
+
+
+def test_request_of_a_share_in_a_partition_stays() -> None:
+    node = with_shares(builders.node(gpus=1, isolations=BOTH, sm_partitions=4), "mps", request=25)
+    changed = request.parse(builders.pod(isolation="mps", request="0.22", limit="1", memory="1Gi"))
+    with pytest.raises(errors.LedgerError, match=r"its request is 0\.25, and its SM partition cannot change while it"):
+        resizing.asked(changed, node.allocations[0], node)
 
 
 def test_ledger_rejects_two_kinds_on_one_gpu() -> None:
@@ -266,7 +302,7 @@ def test_what_is_free_next_to_mps_clients_is_stranded_for_pods_that_get_leases()
     assert free == stranded > 0.9
     assert gpu_capacity.largest(gpu, used) is None
     for default in ("mps", "auto"):
-        kinds = gpu_capacity.default_kinds(default)
+        kinds = isolation.default_kinds(default)
         assert gpu_capacity.largest(gpu, used, kinds) == (90, 79 * builders.GIB)
         assert gpu_capacity.stranded(gpu, used, kinds=kinds)[1] < free
     only_mps = builders.gpu(isolations=(Isolation.MPS,))

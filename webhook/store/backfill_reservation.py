@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpushare import contract, isolation, ledger
 from gpushare.allocation import (
     ALL_STEPS,
+    ONLY_ARBITER,
     Allocation,
     GivenShare,
     Isolation,
@@ -36,7 +37,7 @@ class ReservingPod:
     ref: PodRef
     request: Request
     node_filter: Callable[[str], str | None]
-    kinds: tuple[Isolation, ...] = (Isolation.ARBITER,)
+    kinds: tuple[Isolation, ...] = ONLY_ARBITER
 
 
 def choose(

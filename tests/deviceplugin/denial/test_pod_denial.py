@@ -87,8 +87,8 @@ class Holding:
     async def _held(self) -> Sequence[pod_resources.ContainerDevices]:
         return [pod_resources.ContainerDevices("ml", "trainer", "main", PERCENT, ("id",))]
 
-    async def _mps(self, uuid: str) -> Refusal:
-        return Refusal(f"{uuid} has no MPS daemon")
+    async def _mps(self, uuid: str, share: str) -> Refusal:
+        return Refusal(f"{uuid} has no MPS daemon for {share}")
 
     async def _given(self, *_: str) -> tenant.StartingContainer | Refusal:
         return self.given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,6 +19,8 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.injection import cdi_specs, decision
 from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
+from deviceplugin.mps import sm_partitions
+from deviceplugin.mps.shares import ClientFiles
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Observable
@@ -89,8 +92,11 @@ class Node:
         key = name if container == "main" else f"{name}/{container}"
         return self.given.get(key, Refusal("the API server did not answer in time"))
 
-    async def mps(self, uuid: str) -> DaemonFiles | Refusal:
-        return Refusal(self.mps_problem) if self.mps_problem else DaemonFiles(Path("/run/mps"), uuid)
+    async def mps(self, uuid: str, share: str) -> ClientFiles | Refusal:
+        files = DaemonFiles(Path("/run/mps"), uuid)
+        is_cut = share == sm_partitions.key("of-client/0")
+        given = ClientFiles(files, files.shares / share if is_cut else None)
+        return Refusal(self.mps_problem) if self.mps_problem else given
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
         """Write the kubelet's checkpoint for a pod's containers, as at admission."""
@@ -324,7 +330,8 @@ async def test_containers_that_reuse_ids_have_the_limit_of_their_pod(node: Node)
 
 
 async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(node: Node) -> None:
-    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS, limit_percent=60)
+    client = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS, limit_percent=60)
+    node.given["client"] = client
     node.mps_problem = "the MPS daemon of GPU-2222 takes no client now: it has ended"
     (name,) = (await node.kubelet.admit("client", PERCENT, 50)).cdi_devices
     assert await refused(node, "client") == node.mps_problem
@@ -343,3 +350,13 @@ async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(no
         (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
         ("/dev/shm", "/run/mps/shm", "rw"),
     ]
+    node.given["client"] = dataclasses.replace(client, slot="of-client/0")
+    await node.kubelet.start_container("client")
+    (device,) = json.loads(path.read_text())["devices"]
+    key = sm_partitions.key("of-client/0")
+    mount = device["containerEdits"]["mounts"][0]
+    assert (mount["containerPath"], mount["hostPath"], mount["options"][0]) == (
+        contract.CONTAINER_MPS_PARTITION,
+        f"/run/mps/GPU-2222/shares/{key}",
+        "ro",
+    )

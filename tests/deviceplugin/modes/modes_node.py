@@ -161,7 +161,7 @@ class Node:
                 lambda gpus: advertisement.allocatable(gpus, self.cluster.node, ())
             ),
             mps_problem=lambda _: "",
-            takes_mps_shares=lambda gpu: gpu.uuid in self.mps_gpus,
+            mps_partitions=lambda gpu, configured: configured if gpu.uuid in self.mps_gpus else None,
         )
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:

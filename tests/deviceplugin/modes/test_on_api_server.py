@@ -40,7 +40,7 @@ mig: [{devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2}}, {devices: [0
     "clients": """
 version: v1
 flags: {plugin: {deviceListStrategy: cdi-cri}}
-sharing: {fractional: {resources: [{name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps]},
+sharing: {fractional: {resources: [{name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps], smPartitions: 2},
                                    {name: nvidia.com/gpu, devices: [1, 2, 3]}]}}
 """,
     "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",

@@ -30,6 +30,7 @@ def gpus(draw: st.DrawFn, node: str, index: int) -> Gpu:
         link_group=draw(st.none() | st.none() | st.integers(0, 1)),
         mode=draw(st.sampled_from([Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.FRACTIONAL, Mode.EXCLUSIVE])),
         isolations=draw(kinds),
+        sm_partitions=draw(st.sampled_from([0, 0, 2, 4])),
         healthy=draw(st.integers(0, 9)) > 0,
     )
 

@@ -31,8 +31,23 @@ def gpunode() -> GpuNode:
     return ledger.reserve(node, entry)
 
 
+@pytest.fixture
+def partitioned(tmp_path: Path) -> Path:
+    """Return the cluster with its GPUs in four SM partitions, and a share in one of them."""
+    node = builders.node("gpu-1", gpus=2, isolations=BOTH, sm_partitions=4)
+    entry = builders.allocation(
+        "a1", "GPU-gpu-1-0", request=25, memory_gib=8, pod_name="decoder", uid="u-decoder", isolation=Isolation.MPS
+    )
+    objects = json.loads(save(tmp_path, holder(isolation="mps", request="0.25")).read_text())
+    objects["items"][0] = codec.to_document(ledger.reserve(node, entry))
+    path = tmp_path / "partitioned.json"
+    path.write_text(json.dumps(objects))
+    return path
+
+
 def holder(**annotations: str) -> dict[str, Any]:
-    made = builders.pod("decoder", uid="u-decoder", phase="Running", request="0.3", memory="8Gi", **annotations)
+    asked = {"request": "0.3", "memory": "8Gi"} | annotations
+    made = builders.pod("decoder", uid="u-decoder", phase="Running", **asked)
     results = {contract.ALLOCATION: "a1", contract.NODE: "gpu-1", contract.GPU_UUIDS: "GPU-gpu-1-0"}
     made["metadata"]["annotations"] |= {**results, contract.ISOLATION_GIVEN: "mps"}
     made["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
@@ -148,3 +163,17 @@ def test_fit_says_what_each_pod_would_get(plugin: Plugin, cluster: Path) -> None
     ended = plugin("fit", "--request", "0.5", "--isolation", "mps", "--gpus", "2", "--from", cluster)
     assert ended.code == 1
     assert "a process can use one MPS daemon" in ended.err
+
+
+def test_partitions_are_shown_with_how_they_are_rounded(plugin: Plugin, partitioned: Path) -> None:
+    said = (
+        "Isolation: mps: gpushare.io/isolation asks for it, in one of 4 equal SM partitions, rounded down to 4 "
+        "multiprocessors"
+    )
+    for verb in (("describe", "pod", "decoder"), ("why", "decoder")):
+        assert said in words(plugin(*verb, "--from", partitioned).out)
+    fit = ("fit", "--isolation", "mps", "--from", partitioned, "--request")
+    assert said in words(plugin(*fit, "0.25").out)
+    assert "has 4 equal SM partitions, which take requests of 0.21 to 0.25" in words(plugin(*fit, "0.3").out)
+    page = words(plugin("describe", "gpu", "gpu-1/1", "--from", partitioned).out)
+    assert "Isolations: arbiter or mps in 4 equal SM partitions" in page
