@@ -72,7 +72,10 @@ OWN_HOSTNAME: Final = "gpushare.io/hostname"
 # The isolation of a placed pod's shares if it is not `arbiter`: for people, and in case the ledger is lost. A pod that
 # asks for `auto` gets what there is room for, so it cannot be computed again.
 ISOLATION_GIVEN: Final = "gpushare.io/isolation-given"
-RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN)
+# The MIG device of a pod with the isolation `mig`, as its profile and first memory slice: for people, and in case the
+# ledger is lost.
+MIG_DEVICE: Final = "gpushare.io/mig-device"
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN, MIG_DEVICE)
 
 SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that does not fit, removed by the placer
 

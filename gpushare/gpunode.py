@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from gpushare import allocation, contract
 from gpushare.allocation import Isolation
+from gpushare.mig.instance_layout import ProfileGeometry
 
 
 class Mode(enum.StrEnum):
@@ -46,6 +47,7 @@ class Gpu:
     pending_mode: Mode | None = None  # the next mode, set up once the GPU is unused; no new pods until then
     mig_profiles: tuple[str, ...] = ()  # of its MIG devices, by index, such as 1g.10gb
     isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that its shares may have
+    mig_geometry: tuple[ProfileGeometry, ...] = ()  # the profiles that shares with the isolation mig may have
     memory_enforcement: MemoryEnforcement = MemoryEnforcement.LIBRARY
     healthy: bool = True
     health_reason: str = ""  # why it is unhealthy, as a sentence

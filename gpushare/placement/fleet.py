@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gpushare import policies
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
@@ -162,6 +163,8 @@ class Fleet:
             compute_percent, memory_percent = grid.free_percent(gpu, used)
             lost = loss.of(self._grid.kind_of(gpu), compute_percent, memory_percent)
             lost += gpu_selection.TIGHTER * min(compute_percent, memory_percent)
+            if shape.constraints.isolation is Isolation.MIG and not used.holders:
+                lost += gpu_selection.CUT
             return lost + gpu_selection.LINKED * unused_of[gpu.uuid]
 
         return price

@@ -7,14 +7,14 @@ many labels cost no more than a few. Sets are reference-counted, and unused numb
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare import ledger
-from gpushare.allocation import Allocation, Labels, Memory, PodRef, Share
+from gpushare import ledger, mig_shares
+from gpushare.allocation import Allocation, Isolation, Labels, Memory, MigInstance, PodRef, Share
 from gpushare.gpunode import Gpu
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
 from gpushare.placement import filters
@@ -25,7 +25,8 @@ NOBODY: Final = 0
 PASSES: Final = -1.0  # no shortfall: the GPU passes the rule
 
 Shortfalls = npt.NDArray[np.float64]
-_Set = frozenset[Labels | None]  # None: there are `MAX_MPS_CLIENTS` pods or more
+# Labels and MIG devices; None: there are `MAX_MPS_CLIENTS` pods or more
+_Set = frozenset[Labels | MigInstance | None]
 _MAX_CACHED: Final = 256
 _OTHER: Final = "\0"  # replaces a label that is not the pod's
 _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
@@ -44,17 +45,29 @@ class GpuLabelSets:
         self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
         self._cached: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
 
-    def acquire(self, holders: Iterable[Allocation]) -> int:
+    def acquire(self, holders: Sequence[Allocation]) -> int:
         """Add a reference to the set of these pods' labels; return its number."""
         every = [holder.labels for holder in holders]
         if not every:
             return NOBODY
-        labels: _Set = frozenset(every if len(every) < MAX_MPS_CLIENTS else (*every, None))
+        crowd = (None,) if len(every) >= MAX_MPS_CLIENTS else ()
+        devices = mig_shares.instances(holders) if every[0].isolation is Isolation.MIG else ()
+        labels: _Set = frozenset((*every, *devices, *crowd))
         number = self._numbers.get(labels)
         if number is None:
             number = self._add(labels)
         self._counts[number] += 1
         return number
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, unused ones included."""
+        return len(self._sets)
+
+    def instances(self, number: int) -> tuple[MigInstance, ...]:
+        """Return the MIG devices of a set, by place."""
+        devices = (one for one in self._sets[number] if isinstance(one, MigInstance))
+        return tuple(sorted(devices, key=lambda device: device.start))
 
     def release(self, number: int) -> None:
         """Drop a reference to the set."""
@@ -66,7 +79,7 @@ class GpuLabelSets:
 
     def are_exclusive(self) -> npt.NDArray[np.bool_]:
         """Return, by number, whether the set has an exclusion label."""
-        return np.array([any(pod.exclusion for pod in labels if pod) for labels in self._like_ids])[self._likes]
+        return np.array([any(pod.exclusion for pod in _pods(labels)) for labels in self._like_ids])[self._likes]
 
     def shortfalls(self, constraints: Constraints) -> Mapping[str, Shortfalls]:
         """Return rule → shortfall by number, or PASSES; without rules that every set passes."""
@@ -95,7 +108,7 @@ class GpuLabelSets:
                 self._likes = np.concatenate([self._likes, np.zeros(number, np.int64)])
         self._sets[number] = labels
         self._numbers[labels] = number
-        self._likes[number] = self._like_ids.setdefault(frozenset(map(_like, labels)), len(self._like_ids))
+        self._likes[number] = self._like_ids.setdefault(_like(labels), len(self._like_ids))
         for label in _values(labels):
             self._with.setdefault(label, set()).add(number)
         self._cached.clear()
@@ -114,21 +127,29 @@ class GpuLabelSets:
         self._cached.clear()
 
 
+def _pods(labels: _Set) -> list[Labels]:
+    return [one for one in labels if isinstance(one, Labels)]
+
+
 def _values(labels: _Set) -> set[str]:
-    return {value for pod in labels if pod for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
+    return {value for pod in _pods(labels) for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
 
 
-def _like(labels: Labels | None) -> Labels | None:
-    if labels is None:
-        return None
+def _like(labels: _Set) -> _Set:
+    """Return the set with the labels' keys only, and without MIG devices, which rules about labels do not see."""
+    crowd = {None} if None in labels else set[None]()
+    return frozenset({*map(_keys, _pods(labels)), *crowd})
+
+
+def _keys(pod: Labels) -> Labels:
     affinity, anti_affinity, exclusion = (
-        _OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)
+        _OTHER if value else "" for value in (pod.affinity, pod.anti_affinity, pod.exclusion)
     )
-    return Labels(affinity, anti_affinity, exclusion, labels.isolation)
+    return Labels(affinity, anti_affinity, exclusion, pod.isolation)
 
 
 def _shortfall(check: filters.Check, labels: _Set, constraints: Constraints) -> float:
-    holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in labels if pod)
+    holders = tuple(Allocation("", PodRef(""), (), labels=pod) for pod in _pods(labels))
     if None in labels:
         holders *= MAX_MPS_CLIENTS
     verdict = check(FilterInput(_ANY_GPU, ledger.GpuUse(holders=holders), _ANY_SHARE, constraints))

@@ -298,7 +298,15 @@ class Grid:
         facts = FACTS(gpu)
         known = self._fact_ids.get(facts)
         if known is None:
-            kind = Gpu("", 0, gpu.model, gpu.memory_bytes, gpu.compute_capability, isolations=gpu.isolations)
+            kind = Gpu(
+                "",
+                0,
+                gpu.model,
+                gpu.memory_bytes,
+                gpu.compute_capability,
+                isolations=gpu.isolations,
+                mig_geometry=gpu.mig_geometry,
+            )
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)
