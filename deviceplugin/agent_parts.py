@@ -25,6 +25,7 @@ from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, SharePar
 from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpunode import Condition, Gpu
@@ -83,6 +84,7 @@ class KubeletParts:
                 denied=denied,
                 walls=shares.walls,
                 mps=hardware.mps_shares.ready,
+                mig=hardware.mig_shares,
             ),
         )
         for_devices = device_answers.DeviceAnswers(
@@ -222,11 +224,16 @@ class ModeParts:
     ) -> None:
         self._cluster = cluster
 
-        def takes_mps_shares(gpu: HardwareGpu) -> bool:
+        def isolations(gpu: HardwareGpu) -> tuple[Isolation, ...]:
             seen = hardware.gpu(gpu.uuid)
-            # A container gets the pipe of its GPU's daemon by the CDI description of its share.
-            is_able = seen is not None and hardware.mps_shares.can_share(gpu, seen.compute_capability)
-            return is_able and kubelet.uses_cdi
+            # A container gets its MIG device, or the pipe of its GPU's daemon, by the CDI description of its share.
+            if seen is None or not kubelet.uses_cdi:
+                return gpu.isolations
+            if hardware.mig_shares.is_stuck(gpu.uuid):
+                return (Isolation.MIG,)
+            by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability)
+            by_mig = hardware.mig_shares.can_share(gpu)
+            return (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:
@@ -249,12 +256,13 @@ class ModeParts:
                 setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),
                 setup.TimeSlicePart(),
                 setup.MpsPart(hardware.mps_daemons, gpu_of=hardware.gpu),
+                setup.MigSharesPart(hardware.mig_shares.merge),
             ),
             path=cluster.settings.root / mode_checkpoint.NAME,
             options=cluster.settings.options,
             allocatable=self._allocatable,
             mps_problem=hardware.mps_daemons.problem,
-            takes_mps_shares=takes_mps_shares,
+            isolations=isolations,
         )
         self.loops: Loops = {"modes": self.reconciler.run}
 
@@ -291,6 +299,7 @@ class AgentParts:
         def gpunode_changed(_: object_store.Delta) -> None:
             modes.recount()
             shares.refresh()
+            hardware.mig_shares.wake.set()
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)

@@ -150,6 +150,7 @@ EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of i
 EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: its share does not have them yet, and why
 EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: the new configuration is invalid; the last one stays
 EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU differs from its configuration, so it gets no pods
+EVENT_MIG_FAILED: Final = "MigDeviceFailed"  # on a GPUNode: a GPU cannot be partitioned as its shares need it
 EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as their configuration wants
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation, GivenShare, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation, MigInstance
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -75,6 +75,7 @@ class StartingContainer:
     pod_uid: str = ""
     isolation: Isolation = Isolation.ARBITER
     limit_percent: int = 100
+    mig: MigInstance | None = None  # of a share with the isolation mig
 
 
 class Missing(enum.Enum):
@@ -157,6 +158,7 @@ def find_by_name(
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
         limit_percent=share.limit_percent,
+        mig=share.mig,
     )
 
 

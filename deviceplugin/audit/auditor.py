@@ -27,7 +27,6 @@ from deviceplugin.hardware.nvml import Driver
 from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.mps.shares import MpsShares
-from deviceplugin.state.node_state import ObservableGpus
 from deviceplugin.walls.plan import WallState
 from gpushare import contract
 from gpushare.allocation import Isolation
@@ -51,17 +50,18 @@ MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes
 class Auditor:
     """Audits until cancelled. audit: the last result. conditions: the GPUNode's conditions that follow from it.
 
-    gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
-    Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. walls: the driver's memory limits. mps: the MPS daemons of shares; mps_pids returns the PIDs of
-    all of ours. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    gpus: with modes, and MIG devices in place of GPUs that are cut for shares. node: the GPUNode as last seen; None
+    while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
+    namespace and name, a pod. changed: called when `conditions` change. walls: the driver's memory limits. mps: the
+    MPS daemons of shares; mps_pids returns the PIDs of all of ours. end_unlimited: whether to kill processes of
+    share containers that bypass their limits.
     """
 
     driver: Driver
     arbiter: Arbiter
     contexts: ContextSizes
     _: dataclasses.KW_ONLY
-    gpus: ObservableGpus
+    gpus: Callable[[], tuple[Gpu, ...]]
     node: Callable[[], GpuNode | None]
     pods: Callable[[], Iterable[PodJson]]
     warn: Callable[[str, str, tuple[str, str] | None], None]
@@ -123,7 +123,7 @@ class Auditor:
         return self._scans >= overhead.SCANS_TO_MEASURE
 
     async def _step(self) -> None:
-        gpus = self.gpus.gpus
+        gpus = self.gpus()
         await self.arbiter.report()
         groups, unreachable = self.arbiter.shares.all(), self.arbiter.reported.unreachable
         measured = await self.driver.ask(self._scanner.measure, gpus, groups)

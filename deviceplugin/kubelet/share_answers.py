@@ -25,7 +25,7 @@ from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import pod_resources
 from gpushare import contract, errors
-from gpushare.allocation import Isolation
+from gpushare.allocation import Isolation, MigInstance
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 
@@ -155,6 +155,14 @@ class PodWalls(Protocol):
     async def cover(self, pod_uid: str) -> str: ...
 
 
+class MigDevices(Protocol):
+    """The MIG devices of shares: each wait is bounded."""
+
+    async def device(self, uuid: str, device: MigInstance) -> str | Refusal: ...
+
+    async def whole(self, uuid: str) -> Refusal | None: ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
     """The work before a share container starts, where the environment alone does not select the GPU.
@@ -166,7 +174,7 @@ class ShareStart:
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
     by namespace, pod and container name. denied, walls: cover a pod's cgroup. mps: the files of a GPU's MPS daemon,
-    started if it does not run, or why it does not.
+    started if it does not run, or why it does not. mig: the MIG devices of shares.
     """
 
     injection: Callable[[], Injection]
@@ -177,6 +185,7 @@ class ShareStart:
     denied: PodDenial
     walls: PodWalls
     mps: Callable[[str], Awaitable[DaemonFiles | Refusal]]
+    mig: MigDevices
 
     @property
     def is_needed(self) -> bool:
@@ -215,8 +224,9 @@ class ShareStart:
             )
         if injection.uses_cdi:
             mps = await self._mps(holder)
+            uuids = await self._devices(holder)
             try:
-                self.descriptions.write_share(name, holder.uuids, self.settings(), mps)
+                self.descriptions.write_share(name, uuids, self.settings(), mps)
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
@@ -228,6 +238,25 @@ class ShareStart:
         if isinstance(files, Refusal):
             raise plugin_service.AllocateRefusedError(files.reason)
         return answer.MpsPaths(str(files.pipe), str(files.shm), max(1, holder.limit_percent))
+
+    async def _devices(self, holder: tenant.StartingContainer) -> Sequence[str]:
+        """Return the UUIDs of the devices to inject, once they are as the share needs them.
+
+        Raises AllocateRefusedError, for the next try.
+        """
+        if holder.isolation is Isolation.MIG:
+            known = (
+                await self.mig.device(holder.uuids[0], holder.mig)
+                if holder.mig is not None
+                else Refusal("its allocation has no MIG device")
+            )
+            if isinstance(known, Refusal):
+                raise plugin_service.AllocateRefusedError(known.reason)
+            return (known,)
+        for uuid in holder.uuids:
+            if (problem := await self.mig.whole(uuid)) is not None:
+                raise plugin_service.AllocateRefusedError(problem.reason)
+        return holder.uuids
 
     async def _given(self, resource: str, device_ids: Sequence[str]) -> tuple[str, tenant.StartingContainer | Refusal]:
         """Find the UID of the pod of the container with these ids, or "", and the container's allocation."""

@@ -45,7 +45,7 @@ class ModeReconciler:
 
     settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
-    takes_mps_shares: whether shares with the isolation mps may come to a GPU now.
+    isolations: the kinds that shares may have on a GPU now, as far as it and the node can.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ModeReconciler:
         options: ModeOptions,
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
-        takes_mps_shares: Callable[[HardwareGpu], bool],
+        isolations: Callable[[HardwareGpu], tuple[Isolation, ...]],
     ) -> None:
         self._configuration = configuration
         self._gpunode = gpunode
@@ -78,7 +78,7 @@ class ModeReconciler:
         self._mps_problem = mps_problem
         self._path = path
         self._wake = wake
-        self._takes_mps_shares = takes_mps_shares
+        self._isolations = isolations
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
@@ -261,12 +261,7 @@ class ModeReconciler:
         in_force, hardware, failed = self._checkpoint.gpus, self._observed.hardware_gpus, self._setup.failed
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        able = [
-            dataclasses.replace(gpu, isolations=(*gpu.isolations, Isolation.MPS))
-            if self._takes_mps_shares(gpu)
-            else gpu
-            for gpu in hardware
-        ]
+        able = [dataclasses.replace(gpu, isolations=self._isolations(gpu)) for gpu in hardware]
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, able)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]

@@ -288,6 +288,18 @@ class MpsPart(SetUpPart):
             raise SetUpError(f"the MPS daemon of {gpu.uuid} cannot be stopped: {error}") from error
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigSharesPart(SetUpPart):
+    """MIG devices that were cut for shares of a fractional GPU. merge: makes it whole, or returns why it cannot."""
+
+    merge: Callable[[str], Awaitable[str]]
+
+    async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart
+        """Make the GPU whole again before it gets another mode. Raises SetUpError."""
+        if problem := await self.merge(gpu.uuid):
+            raise SetUpError(f"the GPU cannot become whole: {problem}")
+
+
 async def run_command(*command: str) -> None:
     """Run one of the driver's command-line tools. Raises SetUpError with its output."""
     try:
