@@ -64,6 +64,19 @@ def instances(holders: Iterable[Allocation], uuid: str = "") -> tuple[MigInstanc
     return tuple(sorted((share.mig for share in shares if share.mig is not None), key=lambda made: made.start))
 
 
+def room(gpu: Gpu, taken: Iterable[MigInstance]) -> list[str]:
+    """Return the profiles that have a place next to these instances, largest first."""
+    made = tuple(taken)
+    kinds = reversed(gpu.mig_geometry)
+    return [str(kind.profile) for kind in kinds if _free_starts(gpu.mig_geometry, kind, made)]
+
+
+def described(isolation: Isolation, shares: Iterable[GivenShare]) -> str:
+    """Return the isolation of these shares for people, with the profile of their MIG device: `mig (1g.10gb)`."""
+    profiles = {share.mig.profile: None for share in shares if share.mig is not None}
+    return f"{isolation} ({', '.join(profiles)})" if profiles else isolation.value
+
+
 def place(gpu: Gpu, kind: ProfileGeometry, taken: Iterable[MigInstance]) -> MigInstance | None:
     """Return an instance of that profile next to these, or None if there is no place for it."""
     start = _best_start(gpu.mig_geometry, kind, tuple(taken))
