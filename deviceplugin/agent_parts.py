@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Collection, Iterable
@@ -181,12 +182,22 @@ class ReportParts:
         )
 
         def snapshot() -> agent_metrics.MetricsSnapshot:
+            parents = hardware.mig_shares.parents
             return agent_metrics.MetricsSnapshot(
                 gpus=state.gpus.gpus,
                 unread=state.unread.value,
                 node=node.now(),
-                uses=tuple(shares.running.uses()),
-                leases=tuple(shares.running.lease_usage()),
+                uses=tuple(
+                    dataclasses.replace(use, tenant=use.tenant.on_gpus(parents)) for use in shares.running.uses()
+                ),
+                leases=tuple(
+                    dataclasses.replace(
+                        lease,
+                        tenant=lease.tenant.on_gpus(parents),
+                        gpu_uuid=parents.get(lease.gpu_uuid, lease.gpu_uuid),
+                    )
+                    for lease in shares.running.lease_usage()
+                ),
                 by_driver=shares.auditor.used,
                 holders=holders.all(),
                 audit=shares.auditor.audit,

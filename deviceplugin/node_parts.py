@@ -233,6 +233,7 @@ class ShareParts:
             walls=lambda: self.walls.states,
             mps=hardware.mps_shares,
             mps_pids=hardware.mps_daemons.pids,
+            parents=lambda: hardware.mig_shares.parents,
             end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         )

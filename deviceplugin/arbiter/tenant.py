@@ -59,6 +59,13 @@ class Tenant:
             return self.grants
         return tuple(dataclasses.replace(grant, memory_bytes=UNLIMITED_BYTES) for grant in self.grants)
 
+    def on_gpus(self, parents: Mapping[str, str]) -> Tenant:
+        """Return the share with the GPUs of its MIG devices. parents: the GPU of each device, both by UUID."""
+        if not parents:
+            return self
+        grants = (dataclasses.replace(grant, uuid=parents.get(grant.uuid, grant.uuid)) for grant in self.grants)
+        return dataclasses.replace(self, grants=tuple(grants))
+
     @property
     def key(self) -> str:
         return f"{self.pod_uid}-{self.share}"

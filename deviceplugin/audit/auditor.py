@@ -53,8 +53,8 @@ class Auditor:
     gpus: with modes, and MIG devices in place of GPUs that are cut for shares. node: the GPUNode as last seen; None
     while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
     namespace and name, a pod. changed: called when `conditions` change. walls: the driver's memory limits. mps: the
-    MPS daemons of shares; mps_pids returns the PIDs of all of ours. end_unlimited: whether to kill processes of
-    share containers that bypass their limits.
+    MPS daemons of shares; mps_pids returns the PIDs of all of ours. parents: the GPU of each MIG device.
+    end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
     driver: Driver
@@ -71,6 +71,7 @@ class Auditor:
     walls: Callable[[], Iterable[WallState]] = tuple
     mps: MpsShares | None = None
     mps_pids: Callable[[], frozenset[int]] = frozenset
+    parents: Callable[[], Mapping[str, str]] = dict
     end_unlimited: bool = False
     proc: Path = kernel_process.PROC
     wall_clock: Callable[[], float] = time.time
@@ -189,7 +190,9 @@ class Auditor:
     def document(self) -> dict[str, Any] | None:
         if self._checked_at is None:
             return None
-        return node_audit.to_json(self.audit, node_name=self.node_name, checked_at=self._checked_at)
+        return node_audit.to_json(
+            self.audit, node_name=self.node_name, checked_at=self._checked_at, parents=self.parents()
+        )
 
     def _charge(self, measured: process_listing.DriverListing, gpus: Iterable[Gpu]) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""

@@ -47,6 +47,7 @@ SECONDS: Final = 2.0  # between two comparisons with the ledger, if it has not c
 IDLE_SECONDS: Final = 60.0  # that a GPU stays cut without shares
 READY_SECONDS: Final = 20.0  # that a starting container waits; the kubelet allows 30
 POLL_SECONDS: Final = 0.25
+TRIES: Final = 60  # that fit into it
 STARTING_SECONDS: Final = (
     60.0  # in which a container that has asked for its device starts, and the ledger's copy has it
 )
@@ -116,7 +117,7 @@ class MigShares:
         self._starting[uuid, device] = self._clock()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_SECONDS):
-                while True:
+                for _ in range(TRIES):
                     await self._reconcile(uuid)
                     for cut in self._record.get(uuid, ()):
                         if cut.uuid and (cut.profile, cut.start) == (device.profile, device.start):
@@ -131,7 +132,9 @@ class MigShares:
         """Wait until the GPU is whole, for a share of another kind; return why it is not in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_SECONDS):
-                while uuid in self._record:
+                for _ in range(TRIES):
+                    if uuid not in self._record:
+                        return None
                     await self._reconcile(uuid, is_needed_whole=True)
                     if uuid in self._record:
                         await asyncio.sleep(POLL_SECONDS)
@@ -168,6 +171,11 @@ class MigShares:
     def as_devices(self, node: GpuNode) -> GpuNode:
         """Return the node as its processes see it: see `plan.as_devices`."""
         return plan.as_devices(node, self._record)
+
+    @property
+    def parents(self) -> dict[str, str]:
+        """The GPU of each MIG device, both by UUID."""
+        return {cut.uuid: uuid for uuid, cuts in self._record.items() for cut in cuts if cut.uuid}
 
     def gpus(self, gpus: tuple[Gpu, ...], node: GpuNode | None) -> tuple[Gpu, ...]:
         """Return the GPUs with the MIG devices of shares in place of those that are cut for them."""

@@ -77,7 +77,8 @@ def described(annotations: dict[str, str], directory: str) -> tuple[list[str], l
     missing = [name for name in wanted if name not in known]
     if missing:
         raise UnknownDeviceError(f"unresolvable CDI devices {', '.join(missing)}: no file in {directory} has them")
-    environment = [entry for name in wanted for entry in known[name][0].get("containerEdits", {}).get("env", ())]
+    edits = [part.get("containerEdits", {}) for name in wanted for part in known[name]]
+    environment = [entry for edit in edits for entry in edit.get("env", ())]
     names: list[str] = []
     for name in wanted:
         kind, _, device = name.partition("=")

@@ -19,7 +19,7 @@ from tests.deviceplugin.modes.modes_node import GPU, DiedError, Node
 
 async def ready(node: Node) -> None:
     """Have the configuration in force that lets shares of this isolation come."""
-    shares.READY_SECONDS = 20.0  # type: ignore[misc]
+    shares.TRIES = 60  # type: ignore[misc]
     fractional = f"{{name: {GPU}, isolations: [arbiter, mig]}}"
     node.cluster.entries["on-demand"] = f"version: v1\nsharing: {{fractional: {{resources: [{fractional}]}}}}\n"
     await node.reach("on-demand")
@@ -83,6 +83,9 @@ async def device_is_cut_for_a_share_and_the_gpu_stays_fractional(node: Node) -> 
     (entry,) = node.mig_shares.as_devices(known(node)).allocations
     assert entry.gpu_uuids == (uuid,)
     assert entry.shares[0].memory_bytes == device.memory_bytes
+    assert node.mig_shares.parents == {uuid: node.uuids[0]}
+    audited = node.mig_shares.gpus(node.gpus_with_modes.gpus, known(node))
+    assert sorted(gpu.uuid for gpu in audited) == sorted([uuid, *node.uuids[1:]])
 
 
 async def gpu_becomes_whole_a_while_after_its_last_share(node: Node) -> None:
@@ -140,7 +143,7 @@ async def device_that_a_process_uses_is_kept_after_its_pod(node: Node) -> None:
     after_idle(node)
     await node.mig_shares.step()
     assert there(node) == ["on", "1g.5gb@6"]
-    shares.READY_SECONDS = 0.5  # type: ignore[misc]
+    shares.TRIES = 2  # type: ignore[misc]
     refused = await node.mig_shares.whole(node.uuids[0])
     assert isinstance(refused, Refusal)
     assert refused.reason.endswith("a process of an ended pod, or another program's MIG device, is still on it")
@@ -202,7 +205,7 @@ async def device_of_another_program_is_never_destroyed(node: Node) -> None:
     assert node.modes[0] == "fractional…", "it takes no new shares"
     assert "it is in MIG mode with 2 × 1g.5gb" in node.pending, node.pending
     assert await given(node, place(node, "b", "4g.20gb")), "shares that were placed before get their device"
-    shares.READY_SECONDS = 0.5  # type: ignore[misc]
+    shares.TRIES = 2  # type: ignore[misc]
     refused = await node.mig_shares.device(node.uuids[0], place(node, "c", "1g.5gb"))
     assert isinstance(refused, Refusal)
     assert refused.reason.endswith("the MIG device 1g.5gb@5 of another program is in its place")
@@ -223,7 +226,7 @@ async def failure_of_the_driver_is_a_sentence_and_is_tried_again(node: Node) -> 
         raise nvml_call.NvmlError("nvmlDeviceCreateGpuInstance(GPU-1) failed: Insufficient Permissions", 4)
 
     node.mig.create_gpu_instance = refuse  # type: ignore[method-assign]
-    shares.READY_SECONDS = 0.5  # type: ignore[misc]
+    shares.TRIES = 2  # type: ignore[misc]
     for _ in range(2):
         answer = await node.mig_shares.device(node.uuids[0], device)
         assert isinstance(answer, Refusal)
