@@ -251,6 +251,9 @@ class ModeParts:
                 return advertisement.while_unknown(gpus, hardware.users.allocated_ids)
             return advertisement.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
 
+        def held() -> frozenset[str]:
+            return hardware.users.in_use() | hardware.mig_shares.parents.keys()
+
         self._allocatable = advertisement.DelayedDecrease(measure)
         driver, changed = hardware.driver, hardware.observation.refresh
         self.reconciler = mode_reconciler.ModeReconciler(
@@ -264,7 +267,7 @@ class ModeParts:
             gpu_users=hardware.users,
             mode_setup=setup.ModeSetup(
                 setup.ComputeModePart(driver, hardware.mig, changed),
-                setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),
+                setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, held),
                 setup.TimeSlicePart(),
                 setup.MpsPart(hardware.mps_daemons, gpu_of=hardware.gpu),
                 setup.MigSharesPart(hardware.mig_shares.merge),

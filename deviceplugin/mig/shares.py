@@ -118,14 +118,14 @@ class MigShares:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_SECONDS):
                 for _ in range(TRIES):
-                    await self._reconcile(uuid)
-                    for cut in self._record.get(uuid, ()):
+                    is_read = await self._reconcile(uuid)
+                    for cut in self._record.get(uuid, ()) if is_read else ():
                         if cut.uuid and (cut.profile, cut.start) == (device.profile, device.start):
                             return cut.uuid
                     if self._needs_reset(uuid, enabled=True):
                         break
                     await asyncio.sleep(POLL_SECONDS)
-        why = self._problem(uuid) or "the driver did not answer in time"
+        why = self._problem(uuid) or "its mode is changing, or the driver did not answer in time"
         return Refusal(f"the MIG device {device} of GPU {uuid} cannot be created: {why}")
 
     async def whole(self, uuid: str) -> Refusal | None:
@@ -185,19 +185,21 @@ class MigShares:
         made = (dataclasses.replace(device, mode=modes.get(device.index, device.mode)) for device in devices)
         return (*(gpu for gpu in gpus if gpu.index not in cut), *made)
 
-    async def _reconcile(self, uuid: str, *, is_needed_whole: bool = False, is_leaving: bool = False) -> None:
+    async def _reconcile(self, uuid: str, *, is_needed_whole: bool = False, is_leaving: bool = False) -> bool:
+        """Change the GPU as far as that is possible now; return whether the record is what the driver last reported."""
         async with self._locks[uuid]:
             if not is_leaving and uuid not in self._fractional():
-                return
-            problem = ""
+                return False
+            problem, is_read = "", True
             for _ in range(MAX_ROUNDS):
                 try:
                     is_done, problem = await self._round(uuid, is_needed_whole=is_needed_whole)
                 except (nvml_call.NvmlError, OSError) as error:
-                    is_done, problem = True, _sentence(error)
+                    is_done, is_read, problem = True, False, _sentence(error)
                 if is_done:
                     break
             self._report(uuid, problem)
+            return is_read
 
     async def _round(self, uuid: str, *, is_needed_whole: bool) -> tuple[bool, str]:
         """Make the next changes; return whether nothing more can be done now, and why not all is done."""

@@ -226,6 +226,8 @@ class MigPart(SetUpPart):
         wanted = assignment.partition
         if wanted is None or not (gpu.mig_capable or wanted.enabled):
             return
+        if not wanted.enabled and gpu.cut_for_shares:
+            return  # it counts as whole, and becomes so after its shares
         layout = instance_layout.named(dict(wanted.wanted)) if wanted.enabled else None
         result = await self.driver.ask(self.partitions.apply, gpu.uuid, layout, held=self.held())
         if result.changed:

@@ -11,17 +11,18 @@ from deviceplugin.mig import shares
 from gpushare import ledger, mig_shares
 from gpushare.allocation import Isolation, MigInstance
 from gpushare.gpunode import GpuNode
+from gpushare.mig.instance_layout import ProfileGeometry
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.deviceplugin.modes import modes_node
 from tests.deviceplugin.modes.modes_node import GPU, DiedError, Node
 
 
-async def ready(node: Node) -> None:
+async def ready(node: Node, mig: str = "") -> None:
     """Have the configuration in force that lets shares of this isolation come."""
     shares.TRIES = 60  # type: ignore[misc]
     fractional = f"{{name: {GPU}, isolations: [arbiter, mig]}}"
-    node.cluster.entries["on-demand"] = f"version: v1\nsharing: {{fractional: {{resources: [{fractional}]}}}}\n"
+    node.cluster.entries["on-demand"] = f"version: v1\nsharing: {{fractional: {{resources: [{fractional}]}}}}\n{mig}"
     await node.reach("on-demand")
     assert {gpu.isolations for gpu in node.gpus_with_modes.gpus} == {(Isolation.ARBITER, Isolation.MIG)}
     node.cluster.node = GpuNode("node-a", node.gpus_with_modes.gpus)
@@ -153,7 +154,7 @@ async def device_that_a_process_uses_is_kept_after_its_pod(node: Node) -> None:
 
 
 async def next_agent_goes_on_with_the_devices_that_are_there(node: Node) -> None:
-    await ready(node)
+    await ready(node, "mig: all-disabled\n")  # which is about devices that a configuration lists
     device = place(node, "a", "2g.10gb")
     uuid = await given(node, device)
     await node.end()
@@ -163,6 +164,7 @@ async def next_agent_goes_on_with_the_devices_that_are_there(node: Node) -> None
     await node.step()
     await node.mig_shares.step()
     assert node.modes == ["fractional"] * 4, node.modes
+    assert not node.pending, node.pending
     assert await given(node, device) == uuid
     end(node, "a")
     await node.mig_shares.step()
@@ -222,7 +224,8 @@ async def failure_of_the_driver_is_a_sentence_and_is_tried_again(node: Node) -> 
     await ready(node)
     device = place(node, "a", "1g.5gb")
 
-    def refuse(*_: object) -> int:
+    def refuse(uuid: str, kind: ProfileGeometry, start: int | None) -> int:
+        del uuid, kind, start
         raise nvml_call.NvmlError("nvmlDeviceCreateGpuInstance(GPU-1) failed: Insufficient Permissions", 4)
 
     node.mig.create_gpu_instance = refuse  # type: ignore[method-assign]
@@ -245,7 +248,8 @@ async def gpu_that_needs_a_reset_takes_no_such_shares_and_is_left_as_it_is(node:
     device = place(node, "a", "1g.5gb")
     asked = []
 
-    def pending(_: str, *, enabled: bool) -> str:
+    def pending(uuid: str, *, enabled: bool) -> str:
+        del uuid
         asked.append(enabled)
         return "In use by another client"
 

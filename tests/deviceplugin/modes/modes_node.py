@@ -164,7 +164,7 @@ class Node:
                     self.driver,
                     partitioner.Partitioner(self.mig),
                     self.observation.refresh,
-                    self.gpu_users.in_use,
+                    lambda: self.gpu_users.in_use() | self.mig_shares.parents.keys(),
                 ),
                 self.deadly,
                 setup.TimeSlicePart(),

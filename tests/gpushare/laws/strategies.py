@@ -77,7 +77,9 @@ def given_shares(draw: st.DrawFn, container: str, uuids: list[str]) -> GivenShar
 def devices(draw: st.DrawFn, gpu: Gpu) -> MigInstance | None:
     """Draw a MIG device at any of its places on the GPU, or none, as in an entry of the ledger that is invalid."""
     made = draw(st.sampled_from([None, *gpu.mig_geometry]))
-    return made and mig_shares.read_device(gpu, f"{made.profile}@{draw(st.sampled_from(made.starts))}")
+    if made is None:
+        return None
+    return mig_shares.read_device(gpu, f"{made.profile}@{draw(st.sampled_from(made.starts))}")
 
 
 @st.composite
