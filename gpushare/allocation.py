@@ -102,6 +102,25 @@ ALL_STEPS: Final = Steps()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MigInstance:
+    """The GPU instance of a share with the isolation mig: its place on the GPU, and what it takes of it."""
+
+    profile: str  # such as 1g.10gb
+    start: int  # its first memory slice
+    memory_slices: int
+    compute_percent: int  # of the GPU's compute, rounded down, so that all instances together take 100 at most
+    memory_bytes: int
+
+    @property
+    def places(self) -> range:
+        """The memory slices that it occupies."""
+        return range(self.start, self.start + self.memory_slices)
+
+    def __str__(self) -> str:
+        return f"{self.profile}@{self.start}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GivenShare:
     """A share given: the same amounts on each of `gpu_uuids`, used together by `containers`."""
 
@@ -112,6 +131,17 @@ class GivenShare:
     memory_bytes: int  # counted in full while the share shrinks
     shrink_to_bytes: int | None = None  # desired smaller size; freed once the agent enforces it
     steps: Steps = ALL_STEPS
+    mig: MigInstance | None = None  # for the isolation mig
+
+    @property
+    def held_percent(self) -> int:
+        """The compute that no other share can request: of a MIG device, all of it."""
+        return self.request_percent if self.mig is None else self.mig.compute_percent
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that no other share can have: of a MIG device, all of it."""
+        return self.memory_bytes if self.mig is None else self.mig.memory_bytes
 
     @property
     def ends_early(self) -> bool:

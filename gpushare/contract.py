@@ -79,7 +79,10 @@ OWN_HOSTNAME: Final = "gpushare.io/hostname"
 # The isolation of a placed pod's shares if it is not `arbiter`: for people, and in case the ledger is lost. A pod that
 # asks for `auto` gets what there is room for, so it cannot be computed again.
 ISOLATION_GIVEN: Final = "gpushare.io/isolation-given"
-RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN)
+# The MIG device of a pod with the isolation `mig`, as its profile and first memory slice: for people, and in case the
+# ledger is lost.
+MIG_DEVICE: Final = "gpushare.io/mig-device"
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN, MIG_DEVICE)
 
 SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that does not fit, removed by the placer
 
@@ -170,6 +173,7 @@ EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of i
 EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: its share does not have them yet, and why
 EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: the new configuration is invalid; the last one stays
 EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU differs from its configuration, so it gets no pods
+EVENT_MIG_FAILED: Final = "MigDeviceFailed"  # on a GPUNode: a GPU cannot be partitioned as its shares need it
 EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as their configuration wants
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again

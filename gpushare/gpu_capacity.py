@@ -109,8 +109,8 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
             for uuid in share.gpu_uuids:
                 if uuid in gpus:
                     gpu_bytes = gpus[uuid].memory_bytes
-                    memory = share.memory_bytes / gpu_bytes if gpu_bytes else 0.0
-                    part = min(1.0, max(share.request_percent / 100, memory)) * _in_turn(entry, uuid)
+                    memory = share.held_bytes / gpu_bytes if gpu_bytes else 0.0
+                    part = min(1.0, max(share.held_percent / 100, memory)) * _in_turn(entry, uuid)
                     by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
         total = max(1.0, sum(share_on_gpu.part for share_on_gpu in on_gpu))

@@ -12,11 +12,11 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from gpushare import caps, contract, errors, isolation, ledger, pod
-from gpushare.allocation import Allocation, Isolation, PodRef
+from gpushare import caps, contract, errors, isolation, ledger, mig_shares, pod
+from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import filters
 from gpushare.pod import PodJson
@@ -200,6 +200,12 @@ def is_own_reservation(entry: Allocation, holder: PodRef) -> bool:
     return entry.reserved_until is not None and entry.pod == holder
 
 
+def _as_given(asked: GivenShare, given: Sequence[GivenShare]) -> GivenShare:
+    """Return the requested share on the MIG device of the given one, if it has one."""
+    device = given[0].mig if given else None
+    return asked if device is None else mig_shares.on_device(asked, device)
+
+
 def matches_request(entry: Allocation, request: Request, node: GpuNode, kinds: Collection[Isolation]) -> bool:
     """Whether the reservation is exactly what the pod requests now, on GPUs that fit. kinds: that it may get."""
     constraints, gpus = isolation.resolved(request, entry.labels.isolation).constraints, node.gpu_by_uuid()
@@ -210,7 +216,7 @@ def matches_request(entry: Allocation, request: Request, node: GpuNode, kinds: C
     for demand in request.demands:
         mine = [share for share in entry.shares if share.containers == demand.containers]
         own = [gpus[uuid] for share in mine for uuid in share.gpu_uuids if uuid in gpus]
-        if len({gpu.uuid for gpu in own}) != demand.gpus or mine != [demand.on(own)]:
+        if len({gpu.uuid for gpu in own}) != demand.gpus or mine != [_as_given(demand.on(own), mine)]:
             return False
         asked = (filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints) for gpu in own)
         if any(filters.reject(each) is not None for each in asked):

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation, GivenShare, Isolation, slot
+from gpushare.allocation import Allocation, GivenShare, Isolation, MigInstance, slot
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -59,6 +59,13 @@ class Tenant:
             return self.grants
         return tuple(dataclasses.replace(grant, memory_bytes=UNLIMITED_BYTES) for grant in self.grants)
 
+    def on_gpus(self, parents: Mapping[str, str]) -> Tenant:
+        """Return the share with the GPUs of its MIG devices. parents: the GPU of each device, both by UUID."""
+        if not parents:
+            return self
+        grants = (dataclasses.replace(grant, uuid=parents.get(grant.uuid, grant.uuid)) for grant in self.grants)
+        return dataclasses.replace(self, grants=tuple(grants))
+
     @property
     def key(self) -> str:
         return f"{self.pod_uid}-{self.share}"
@@ -79,6 +86,7 @@ class StartingContainer:
     isolation: Isolation = Isolation.ARBITER
     limit_percent: int = 100
     slot: str = ""
+    mig: MigInstance | None = None  # of a share with the isolation mig
 
 
 class Missing(enum.Enum):
@@ -162,6 +170,7 @@ def find_by_name(
         isolation=entry.labels.isolation,
         limit_percent=share.limit_percent,
         slot=slot(entry, share),
+        mig=share.mig,
     )
 
 

@@ -28,7 +28,6 @@ from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.memory_limits.plan import HardLimitState
 from deviceplugin.mps.shares import MpsShares
-from deviceplugin.state.node_state import ObservableGpus
 from gpushare import contract
 from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, Gpu, GpuNode
@@ -54,17 +53,19 @@ MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes
 class Auditor:
     """Audits until cancelled. audit: the last result. conditions: the GPUNode's conditions that follow from it.
 
-    gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
-    Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. driver_limits: the driver's memory limits. mps: the MPS daemons of shares; mps_pids returns the
-    PIDs of all of ours. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    gpus: with modes, and MIG devices in place of GPUs that are cut for shares. node: the GPUNode as last seen; None
+    while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
+    namespace and name, a pod. changed: called when `conditions` change. driver_limits: the driver's memory limits. mps: the
+    MPS daemons of shares; mps_pids returns the
+    PIDs of all of ours. parents: the GPU of each MIG device.
+    end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
     driver: Driver
     arbiter: Arbiter
     contexts: ContextSizes
     _: dataclasses.KW_ONLY
-    gpus: ObservableGpus
+    gpus: Callable[[], tuple[Gpu, ...]]
     node: Callable[[], GpuNode | None]
     pods: Callable[[], Iterable[PodJson]]
     warn: Callable[[str, str, tuple[str, str] | None], None]
@@ -74,6 +75,7 @@ class Auditor:
     driver_limits: Callable[[], Iterable[HardLimitState]] = tuple
     mps: MpsShares | None = None
     mps_pids: Callable[[], frozenset[int]] = frozenset
+    parents: Callable[[], Mapping[str, str]] = dict
     end_unlimited: bool = False
     proc: Path = kernel_process.PROC
     wall_clock: Callable[[], float] = time.time
@@ -126,7 +128,7 @@ class Auditor:
         return self._scans >= overhead.SCANS_TO_MEASURE
 
     async def _step(self) -> None:
-        gpus = self.gpus.gpus
+        gpus = self.gpus()
         await self.arbiter.report()
         groups, unreachable = self.arbiter.shares.all(), self.arbiter.reported.unreachable
         measured = await self.driver.ask(self._scanner.measure, gpus, groups)
@@ -192,7 +194,9 @@ class Auditor:
     def document(self) -> dict[str, Any] | None:
         if self._checked_at is None:
             return None
-        return node_audit.to_json(self.audit, node_name=self.node_name, checked_at=self._checked_at)
+        return node_audit.to_json(
+            self.audit, node_name=self.node_name, checked_at=self._checked_at, parents=self.parents()
+        )
 
     def _charge(self, measured: process_listing.DriverListing, gpus: Iterable[Gpu]) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""

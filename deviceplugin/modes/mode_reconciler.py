@@ -24,7 +24,6 @@ from deviceplugin.state import node_state
 from deviceplugin.state.advertisement import DelayedDecrease
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from gpushare import contract
-from gpushare.allocation import Isolation
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice
 from gpushare.config.node_settings import NodeSettings
@@ -45,8 +44,8 @@ class ModeReconciler:
 
     settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
-    mps_partitions: returns how many SM partitions a GPU has for shares with the isolation mps, if so many are
-    configured: 0 for unpartitioned GPUs, None for those that take no such shares now.
+    with_isolations: returns a GPU with the isolations that its shares may have now, as far as it and the node can, and
+    with its SM partitions, if so many are configured for shares with the isolation mps.
     """
 
     def __init__(
@@ -65,7 +64,7 @@ class ModeReconciler:
         options: ModeOptions,
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
-        mps_partitions: Callable[[HardwareGpu, int], int | None],
+        with_isolations: Callable[[HardwareGpu, int], HardwareGpu],
     ) -> None:
         self._configuration = configuration
         self._gpunode = gpunode
@@ -79,7 +78,7 @@ class ModeReconciler:
         self._mps_problem = mps_problem
         self._path = path
         self._wake = wake
-        self._mps_partitions = mps_partitions
+        self._with_isolations = with_isolations
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
@@ -252,13 +251,9 @@ class ModeReconciler:
             name = self._checkpoint.current.name or "without a name"
             self._events.record(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
 
-    def _with_mps(self, gpu: HardwareGpu) -> HardwareGpu:
-        """Return the GPU with the isolation mps, if it takes such shares now."""
-        wanted = self._wanted.get(gpu.uuid)
-        partitions = self._mps_partitions(gpu, wanted.sm_partitions if wanted is not None else 0)
-        if partitions is None:
-            return gpu
-        return dataclasses.replace(gpu, isolations=(*gpu.isolations, Isolation.MPS), sm_partitions=partitions)
+    def _configured_partitions(self, uuid: str) -> int:
+        wanted = self._wanted.get(uuid)
+        return wanted.sm_partitions if wanted is not None else 0
 
     def republish(self) -> None:
         """Publish newly observed GPUs, even while a step waits for a driver that hangs."""
@@ -270,7 +265,7 @@ class ModeReconciler:
         in_force, hardware, failed = self._checkpoint.gpus, self._observed.hardware_gpus, self._setup.failed
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        able = [self._with_mps(gpu) for gpu in hardware]
+        able = [self._with_isolations(gpu, self._configured_partitions(gpu.uuid)) for gpu in hardware]
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, able)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]

@@ -41,6 +41,7 @@ class HardwareGpu:
     mig_capable: bool = False
     mig_enabled: bool = False  # in MIG mode, with or without devices
     mig_devices: tuple[HardwareMigDevice, ...] = ()
+    cut_for_shares: tuple[HardwareMigDevice, ...] = ()  # of a GPU that is in MIG mode for shares, and counts as whole
     hardware: DeviceId | None = None
     geometry: Geometry | None = None  # which MIG devices fit on it; None: unknown, so not checked
     most_mps_clients: int | None = None  # how many can share it by MPS; None: unknown, so not checked

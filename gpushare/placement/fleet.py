@@ -168,6 +168,8 @@ class Fleet:
             compute_percent, memory_percent = grid.free_percent(gpu, used)
             lost = loss.of(self._grid.kind_of(gpu), compute_percent, memory_percent)
             lost += gpu_selection.TIGHTER * min(compute_percent, memory_percent)
+            if shape.constraints.isolation is Isolation.MIG and not used.holders:
+                lost += gpu_selection.CUT
             return lost + gpu_selection.LINKED * unused_of[gpu.uuid]
 
         return price

@@ -304,8 +304,16 @@ class Grid:
         facts = FACTS(gpu)
         known = self._fact_ids.get(facts)
         if known is None:
-            facts_of_kind = gpu.model, gpu.memory_bytes, gpu.compute_capability
-            kind = Gpu("", 0, *facts_of_kind, isolations=gpu.isolations, sm_partitions=gpu.sm_partitions)
+            kind = Gpu(
+                "",
+                0,
+                gpu.model,
+                gpu.memory_bytes,
+                gpu.compute_capability,
+                isolations=gpu.isolations,
+                sm_partitions=gpu.sm_partitions,
+                mig_geometry=gpu.mig_geometry,
+            )
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from gpushare import contract, errors, isolation, pod, quantity, request
+from gpushare import contract, errors, isolation, mig_shares, pod, quantity, request
 from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation, Isolation
 from gpushare.gpunode import GpuNode
@@ -150,6 +150,7 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = 
                 "limitPercent": share.limit_percent,
                 "memoryBytes": share.memory_bytes,
                 **({} if share.shrink_to_bytes is None else {"shrinksToBytes": share.shrink_to_bytes}),
+                **({} if share.mig is None else {"migDevice": str(share.mig)}),
             }
             for share in (described.entry.shares if described.entry else ())
         ],
@@ -170,7 +171,8 @@ def _isolation(described: DescribedPod, snapshot: Snapshot) -> str:
     if described.entry is None:
         return ""
     why = _isolation_why(described, snapshot)
-    return f"{described.entry.labels.isolation}: {why}" if why else str(described.entry.labels.isolation)
+    kind = mig_shares.described(described.entry.labels.isolation, described.entry.shares)
+    return f"{kind}: {why}" if why else kind
 
 
 def _isolation_why(described: DescribedPod, snapshot: Snapshot) -> str:

@@ -171,6 +171,9 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
     annotations[contract.GPU_UUIDS] = _list(uuid for share in placed.shares for uuid in share.gpu_uuids)
     if placed.isolation is not Isolation.ARBITER:
         annotations[contract.ISOLATION_GIVEN] = placed.isolation.value
+    for share in placed.shares:
+        if share.mig is not None:
+            annotations[contract.MIG_DEVICE] = str(share.mig)
     for demand in request.demands:
         for name in demand.containers:
             annotations[uuids_annotation(request, name)] = _list(_share_for(placed, demand).gpu_uuids)

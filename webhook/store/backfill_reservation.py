@@ -57,6 +57,8 @@ def choose(
             if not view.node.gpus or waiting.node_filter(view.node.name) is not None:
                 continue
             for kind in waiting.kinds:
+                if kind is Isolation.MIG:
+                    continue  # amounts reserve no place for a MIG device
                 request = isolation.resolved(waiting.request, kind)
                 option = _on(view, request, used)
                 if option is not None and (best is None or (option[0], view.node.name) < best[:2]):

@@ -25,7 +25,7 @@ from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Observable
 from gpushare import contract
-from gpushare.allocation import Isolation
+from gpushare.allocation import Isolation, MigInstance
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
@@ -38,7 +38,14 @@ pytestmark = pytest.mark.slow
 PERCENT = contract.RESOURCE_PERCENT
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
 FIRST, SECOND = "GPU-1111", "GPU-2222"
-NODES = answer.DevicePaths({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
+NODES = answer.DevicePaths(
+    {
+        FIRST: ("/dev/nvidia0",),
+        SECOND: ("/dev/nvidia1",),
+        f"MIG-{SECOND}-1g.10gb": ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30"),
+    },
+    ("/dev/nvidiactl",),
+)
 BY_CDI = decision.decide(
     InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", driver_requested=True), ()
 )
@@ -76,7 +83,7 @@ class Node:
         self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
         self.memory_limits = MemoryLimits()
-        self.mps_problem = ""
+        self.mps_problem = self.mig_problem = ""
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = cdi_specs.Specs(
@@ -97,6 +104,12 @@ class Node:
         is_cut = share == sm_partitions.key("of-client/0")
         given = ClientFiles(files, files.shares / share if is_cut else None)
         return Refusal(self.mps_problem) if self.mps_problem else given
+
+    async def device(self, uuid: str, device: MigInstance) -> str | Refusal:
+        return Refusal(self.mig_problem) if self.mig_problem else f"MIG-{uuid}-{device.profile}"
+
+    async def whole(self, uuid: str) -> Refusal | None:  # noqa: ARG002 - of `MigDevices`
+        return Refusal(self.mig_problem) if self.mig_problem else None
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
         """Write the kubelet's checkpoint for a pod's containers, as at admission."""
@@ -123,6 +136,7 @@ class Node:
             denied=pod_denial.PodDenial(None, ""),
             memory_limits=self.memory_limits,
             mps=self.mps,
+            mig=self,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
@@ -360,3 +374,26 @@ async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(no
         f"/run/mps/GPU-2222/shares/{key}",
         "ro",
     )
+
+
+async def test_a_share_of_mig_gets_its_device_alone_once_that_exists(node: Node) -> None:
+    device = MigInstance("1g.10gb", 6, 1, 14, 10 << 30)
+    node.given["cut"] = StartingContainer("ml", "cut", (SECOND,), isolation=Isolation.MIG, mig=device)
+    node.mig_problem = f"the MIG device 1g.10gb@6 of GPU {SECOND} cannot be created: a process still uses the whole GPU"
+    (name,) = (await node.kubelet.admit("cut", PERCENT, 10)).cdi_devices
+    assert await refused(node, "cut") == node.mig_problem
+    assert not node.cdi.exists()
+    node.mig_problem = ""
+    await node.kubelet.start_container("cut")
+    assert node.described(name.name) == ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30"]
+    (path,) = node.cdi.iterdir()
+    (entry,) = json.loads(path.read_text())["devices"]
+    assert entry["containerEdits"]["env"] == [f"CUDA_VISIBLE_DEVICES=MIG-{SECOND}-1g.10gb"]
+
+
+async def test_a_share_of_another_kind_starts_only_on_a_whole_gpu(node: Node) -> None:
+    node.gives("trainer", SECOND)
+    node.mig_problem = f"GPU {SECOND} is still in MIG mode: MIG devices of ended pods are still on it"
+    await node.kubelet.admit("trainer", PERCENT, 50)
+    assert await refused(node, "trainer") == node.mig_problem
+    assert not node.cdi.exists()

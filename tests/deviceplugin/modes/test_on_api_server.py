@@ -43,6 +43,11 @@ flags: {plugin: {deviceListStrategy: cdi-cri}}
 sharing: {fractional: {resources: [{name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps], smPartitions: 2},
                                    {name: nvidia.com/gpu, devices: [1, 2, 3]}]}}
 """,
+    "on-demand": """
+version: v1
+flags: {plugin: {deviceListStrategy: cdi-cri}}
+sharing: {fractional: {resources: [{name: nvidia.com/gpu, isolations: [arbiter, mig]}]}}
+""",
     "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
 }
 
