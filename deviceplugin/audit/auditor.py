@@ -55,9 +55,8 @@ class Auditor:
 
     gpus: with modes, and MIG devices in place of GPUs that are cut for shares. node: the GPUNode as last seen; None
     while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
-    namespace and name, a pod. changed: called when `conditions` change. driver_limits: the driver's memory limits. mps: the
-    MPS daemons of shares; mps_pids returns the
-    PIDs of all of ours. parents: the GPU of each MIG device.
+    namespace and name, a pod. changed: called when `conditions` change. driver_limits: the driver's memory limits. mps:
+    the MPS daemons of shares; mps_pids returns the PIDs of all of ours. parents: the GPU of each MIG device.
     end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 

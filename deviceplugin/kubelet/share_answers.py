@@ -175,7 +175,8 @@ class ShareStart:
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
     by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: what a container of this
-    share gets of its GPU's MPS daemon, started if it does not run, or why it gets nothing now. mig: the MIG devices of shares.
+    share gets of its GPU's MPS daemon, started if it does not run, or why it gets nothing now. mig: the MIG devices of
+    shares.
     """
 
     injection: Callable[[], Injection]
