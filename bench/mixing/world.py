@@ -160,8 +160,9 @@ class World:
             _kill(self._node.server(self._draw.randrange(2)))
 
     def mps_daemon_is_killed(self, _: list[dict[str, Any]]) -> None:
-        with contextlib.suppress(OSError, ValueError):
-            _kill(self._node.daemon(self._draw.randrange(2)))
+        daemon = self._node.daemon(self._draw.randrange(2))
+        if daemon is not None:
+            _kill(daemon)
 
 
 def _kill(pid: int) -> None:

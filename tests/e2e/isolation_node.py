@@ -13,7 +13,7 @@ import pytest
 from deviceplugin.mps.steps import DaemonFiles
 from gpushare import contract
 from gpushare.allocation import Isolation
-from lab import access, gpushare, lab_errors, lab_layout, node_mounts
+from lab import access, gpushare, lab_errors, lab_layout, node_cgroup, node_mounts
 from tests import builders
 from tests.e2e.observation import Observer, annotation, eventually
 
@@ -92,10 +92,12 @@ class Node:
     def reason(self, name: str) -> str:
         return eventually(lambda: annotation(self.user.pod(name) or {"metadata": {}}, contract.REASON), what="a reason")
 
-    def daemon(self, gpu: int) -> int:
-        """Return the PID of a GPU's MPS daemon."""
+    def daemon(self, gpu: int) -> int | None:
+        """Return the PID of a GPU's MPS daemon; None if there is none."""
         root = node_mounts.inside_directory(self.where, self.node, "/run/gpushare") / "mps"
-        return int(DaemonFiles(root, self.uuids[gpu]).pid_file.read_text())
+        with contextlib.suppress(OSError, ValueError):
+            return int(DaemonFiles(root, self.uuids[gpu]).pid_file.read_text())
+        return None
 
     def server(self, gpu: int) -> int:
         """Return the PID of its server."""
@@ -121,6 +123,12 @@ class Node:
     def condition(self, kind: str) -> tuple[str, str]:
         (found,) = [condition for condition in self.user.gpunode().conditions if condition.type == kind]
         return found.status, found.message
+
+    def delete_by_force(self, name: str) -> None:
+        """Delete a pod by force, and wait until the kubelet has killed it."""
+        uid = (self.user.pod(name) or {})["metadata"]["uid"]
+        self.user.kubectl("delete", "pod", name, *gpushare.AT_ONCE)
+        eventually(lambda: not node_cgroup.members_below(self.where.cgroup, f"pod{uid}"), what=f"{name} killed")
 
     def delete(self, *names: str) -> None:
         self.user.delete("pods", *names)

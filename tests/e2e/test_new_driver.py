@@ -156,7 +156,5 @@ def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(
     node.client("victim", "insists", 0)
     node.client("neighbour", "works", 0)
     node.goes_on("victim", "neighbour")
-    node.user.kubectl("delete", "pod", "victim", "--grace-period=0", "--force")
-    node.user.kubectl("wait", "--for=delete", "pod/victim", "--timeout=60s")
-    eventually(lambda: len(node.audit()["items"]) == 2, what="only the neighbour and the static program")
+    node.delete_by_force("victim")
     node.goes_on("neighbour")
