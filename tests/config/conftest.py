@@ -18,7 +18,7 @@ import pytest
 from gpushare import contract
 from lab import access, cluster, lab_errors
 from tests.config import manifests
-from tests.config.installation import SYSTEM, install, ours
+from tests.config.installation import SYSTEM, install, remove
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
@@ -176,16 +176,11 @@ def own() -> Iterator[access.Access]:
 
 def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
     """Finalize terminating namespaces, as the controller manager would."""
-    while not ended.wait(0.5):
+    while not ended.wait(0.2):
         with contextlib.suppress(lab_errors.LabError):
             namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
             if namespace and namespace["status"]["phase"] == "Terminating":
                 own.finalize_namespace(SYSTEM)
-
-
-def is_there(own: access.Access) -> bool:
-    """Whether anything of gpushare is left."""
-    return bool(ours(own)) or "gpunodes" in own.kubectl("get", "crd", "--output=name")
 
 
 @pytest.fixture
@@ -196,8 +191,5 @@ def run(own: access.Access, tmp_path: Path) -> Iterator[Callable[..., subprocess
         return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more, cwd=tmp_path)
 
     yield run_it
-    if is_there(own):
-        done = run_it("--uninstall", "--delete-ledger")
-        assert done.returncode == 0, done.stderr
-        assert not is_there(own)
-    own.kubectl("delete", "node", "--all")
+    remove(own)
+    own.delete("/api/v1/nodes")
