@@ -109,7 +109,7 @@ check: env build ## Check formats, lints, types, import rules, layers, shell scr
 	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style
 
 .PHONY: check-style
-check-style:
+check-style: env ## Check formats, lints, import rules, layers, shell scripts, wording
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
 	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
@@ -119,7 +119,7 @@ check-style:
 	$(BIN)/pytest -q tests/contract/test_plain_words.py
 
 .PHONY: check-types
-check-types:
+check-types: env ## Check the types of the Python code
 	$(BIN)/mypy
 	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
 	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
@@ -127,7 +127,7 @@ check-types:
 	@$(BIN)/mypy --explicit-package-bases $(TEST_HELPERS)
 
 .PHONY: check-compilers
-check-compilers:
+check-compilers: env ## Compile the C code as other distributions do, and with clang
 	@command -v clang >/dev/null || $(PYTHON) -m lab.prerequisites clang
 	$(MAKE) --silent -C tests/compilers
 
