@@ -22,7 +22,7 @@ from tests.config.installation import SYSTEM, install, remove
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
-PARTS = ("namespace", "rbac", "policy", "certificates")
+PARTS = ("crd", "namespace", "rbac", "policy", "certificates")
 DEFRAG = [f"--filename={manifests.CONFIG / 'components/defrag' / name}" for name in ("rights.yaml", "policy.yaml")]
 Patch = dict[str, Any] | list[dict[str, Any]]
 PATHS = {
@@ -84,12 +84,11 @@ class Cluster:
 def installed(api_server: access.Access) -> Iterator[Cluster]:
     """Install CRD, RBAC and policies, and a MutatingWebhookConfiguration that calls no webhook."""
     kubectl = api_server.kubectl
-    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
-    api_server.wait_until_established("gpunodes.gpushare.io")
+    apply = ("apply", "--server-side", "--force-conflicts")
     with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
-        kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
-    kubectl("apply", "--server-side", *DEFRAG)
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(matching_no_pod()))
+        kubectl(*apply, f"--kustomize={directory}")
+    kubectl(*apply, *DEFRAG, "--filename=-", input=json.dumps(matching_no_pod()))
+    api_server.wait_until_established("gpunodes.gpushare.io")
     try:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
