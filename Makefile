@@ -106,20 +106,30 @@ krew: env ## Create the archive and manifest for krew in dist/krew (BASE= and HO
 
 .PHONY: check
 check: env build ## Check formats, lints, types, import rules, layers, shell scripts, wording, warnings of other C compilers
+	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style
+
+.PHONY: check-style
+check-style: env ## Check formats, lints, import rules, layers, shell scripts, wording
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
+	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	$(PYTHON) layers.py
+	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
+	$(BIN)/shellcheck $(SHELL_SOURCES)
+	$(BIN)/pytest -q tests/contract/test_plain_words.py
+
+.PHONY: check-types
+check-types: env ## Check the types of the Python code
 	$(BIN)/mypy
 	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
 	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
 	@echo '$(BIN)/mypy --explicit-package-bases (helpers of tests)'
 	@$(BIN)/mypy --explicit-package-bases $(TEST_HELPERS)
-	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
-	$(PYTHON) layers.py
-	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
-	$(BIN)/shellcheck $(SHELL_SOURCES)
+
+.PHONY: check-compilers
+check-compilers: env ## Compile the C code as other distributions do, and with clang
 	@command -v clang >/dev/null || $(PYTHON) -m lab.prerequisites clang
-	$(MAKE) --silent -j$(shell nproc) -C tests/compilers
-	$(BIN)/pytest -q tests/contract/test_plain_words.py
+	$(MAKE) --silent -C tests/compilers
 
 .PHONY: test-quick
 test-quick: env build ## Run the quick tests, which need no cluster: less than a minute
