@@ -144,6 +144,7 @@ class Grid:
         self.columns = empty(1, 16)
         self.kinds: list[Gpu | None] = [None]  # a GPU per distinct kind, with its permanent properties only
         self.node_gpus = [0]  # [kind] GPUs of the largest node with this kind
+        self.gpus_of_kinds = [0]
         self._node_sizes: list[collections.Counter[int]] = [collections.Counter()]  # [kind] number of GPUs → nodes
         self.facts: list[Gpu | None] = [None]  # an anonymous GPU per distinct set of facts
         self.layouts: list[GpuTopology] = []
@@ -251,7 +252,8 @@ class Grid:
     def _count(self, slot: int, change: int) -> None:
         """Count the slot's node among the nodes of its kinds of GPU, or no more."""
         size = len(self._discovered[slot])
-        for kind in set(self.columns.kind[:size, slot].tolist()):
+        for kind, gpus in collections.Counter(self.columns.kind[:size, slot].tolist()).items():
+            self.gpus_of_kinds[kind] += change * gpus
             sizes = self._node_sizes[kind]
             sizes[size] += change
             if not sizes[size]:
@@ -318,6 +320,7 @@ class Grid:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)
                 self.node_gpus.append(0)
+                self.gpus_of_kinds.append(0)
                 self._node_sizes.append(collections.Counter())
             known = self._fact_ids[facts] = (len(self.facts), self._kind_ids[kind])
             self.facts.append(gpu.anonymous())

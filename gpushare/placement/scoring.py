@@ -63,6 +63,7 @@ class _Now:
     node_worth: Floats  # the sum by node
     usable: Floats  # the part of it that free CPU and memory can feed
     free: Floats  # GPUs
+    unused: Floats  # GPUs of nodes with no used one, else 0
     counts: _Counts  # [row of the sets' counts, n] GPUs
     copies: Floats  # [set, n]
     clock: int = -1
@@ -82,7 +83,7 @@ class Scoring:
         self._generation = 0  # a new generation invalidates all costs
         self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
         none = np.zeros(0)
-        self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
+        self._now = _Now(np.zeros((0, 0)), none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
         self._costs: collections.OrderedDict[RequestKey, Costs] = collections.OrderedDict()
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
@@ -346,17 +347,14 @@ class Scoring:
         price = _UNUSED_NODE * self.worth.ignorance
         if price < _MIN_PRICE:
             return 0.0
-        now = self._grid.now()
-        gpus = (now.live != ABSENT).sum(0)
-        asked = sum(part.gpus for part in kept.needs)
-        is_unused = (gpus > 1) & (asked < gpus) & (now.least_percent.sum(0) == 100 * gpus)
-        costs: Floats = price * (is_unused * (gpus - 1) / max(1, gpus.max(initial=1) - 1)) ** 2
+        unused = self._now.unused[: self._grid.width]
+        is_part = unused > sum(part.gpus for part in kept.needs)
+        costs: Floats = price * (is_part * (unused - 1) / max(1, max(self._grid.node_gpus) - 1)) ** 2
         return costs
 
     def _part_of_kinds(self) -> Floats:
         """Return [kind] its part of all GPUs."""
-        kinds = self._grid.now().kind
-        counts = np.bincount(kinds[kinds != ABSENT], minlength=len(self._grid.kinds)).astype(np.float64)
+        counts = np.array(self._grid.gpus_of_kinds, np.float64)
         parts: Floats = counts / max(1.0, counts.sum())
         return parts
 
@@ -374,7 +372,7 @@ class Scoring:
         slots = self._stale(now.clock, now.generation, len(now.node_worth)) if len(now.gpu_worth) == height else None
         if slots is None:
             now.gpu_worth = np.zeros((height, length))
-            now.node_worth, now.usable, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
+            now.node_worth, now.usable, now.free, now.unused = np.zeros((4, length))
             now.counts = np.zeros((worth.sets.rows, length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))
             slots = np.arange(grid.width)
@@ -383,6 +381,8 @@ class Scoring:
             now.gpu_worth[:, slots] = worth.of_gpus(columns)
             now.node_worth[slots] = now.gpu_worth[:, slots].sum(0)
             now.usable[slots] = worth.usable(now.node_worth[slots], columns.cpu, columns.host, columns.node_kind)
+            gpus = (columns.live != ABSENT).sum(0)
+            now.unused[slots] = np.where(columns.least_percent.sum(0) == 100 * gpus, gpus, 0)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
             in_groups = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
             counts = worth.sets.counts(in_groups, columns.layout, grid.layouts)
