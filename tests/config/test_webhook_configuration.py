@@ -15,7 +15,7 @@ from gpushare.syntaxes.translation import SYNTAXES
 from lab import lab_errors
 from tests import builders
 from tests.config import manifests
-from tests.config.conftest import Cluster
+from tests.config.conftest import Cluster, matching_no_pod
 from tests.gpushare.syntaxes import equivalents
 
 pytestmark = pytest.mark.apiserver
@@ -103,3 +103,16 @@ def test_pods_without_another_syntax_are_not_sent_to_its_webhook(registered: Clu
     asks = builders.pod(request="1")
     del asks["metadata"]["namespace"]
     assert called(registered, understanding, asks) == contract.WEBHOOK_NAME
+
+
+def test_an_upgrade_puts_the_webhooks_of_other_syntaxes_first(installed: Cluster) -> None:
+    configuration = matching_no_pod() | {"metadata": {"name": "gpushare-order"}}
+    apply = ("apply", "--server-side", "--filename=-")
+    installed.kubectl(*apply, input=json.dumps(configuration | {"webhooks": configuration["webhooks"][-1:]}))
+    try:
+        installed.kubectl(*apply, input=json.dumps(configuration))
+        path = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare-order"
+        names = [hook["name"] for hook in installed.administrator.read(path)["webhooks"]]
+    finally:
+        installed.kubectl("delete", "mutatingwebhookconfiguration", "gpushare-order")
+    assert names == [hook["name"] for hook in configuration["webhooks"]]
