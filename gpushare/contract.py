@@ -59,8 +59,8 @@ REQUEST_KEYS: Final = (
     NO_EVICT,
 )
 
-# Annotations of autoscalers, which the webhook adds to a pod with NO_EVICT unless it has them: the node stays as long as
-# the pod (Cluster Autoscaler's FAQ; Karpenter, pkg/apis/v1/labels.go).
+# Annotations of autoscalers, which the webhook adds to a pod with NO_EVICT unless it has them: the node stays as long
+# as the pod (Cluster Autoscaler's FAQ; Karpenter, pkg/apis/v1/labels.go).
 AUTOSCALERS_KEEP: Final = {
     "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
     "karpenter.sh/do-not-disrupt": "true",
