@@ -90,8 +90,8 @@ def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluste
     shared = manifest()
     shared["metadata"]["annotations"][contract.ALLOCATION] = "a1"
     assert "may have no share, owner or finalizer" in refusal(cluster, shared)
-    for spec in ({"hostNetwork": True}, {"hostPID": True}):
-        assert "violates PodSecurity" in refusal(cluster, changed(spec=spec))
+    for key in ("hostNetwork", "hostPID"):
+        assert "violates PodSecurity" in refusal(cluster, changed(spec={key: True}))
     assert "violates PodSecurity" in refusal(cluster, changed(securityContext={"allowPrivilegeEscalation": False}))
 
 

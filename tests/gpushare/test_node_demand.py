@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -22,7 +24,7 @@ def waiting(
     cpu: str = "",
     selection: str = "{}",
     containers: tuple[str, ...] = ("main",),
-    **asks: str,
+    **asks: Any,
 ) -> WaitingPod:
     made = builders.pod(name, uid=name, containers=containers, **asks)
     if cpu:
@@ -50,7 +52,7 @@ KINDS = st.sampled_from([(), (A100,), (L4,), (L4, A100)])
 
 @given(PODS, KINDS, st.integers(1, 12))
 def test_law_never_asks_for_more_than_each_pod_alone_needs_or_than_the_bound(
-    pods: list[tuple[dict[str, str], str, str]], kinds: tuple[GpuKind, ...], bound: int
+    pods: list[tuple[dict[str, Any], str, str]], kinds: tuple[GpuKind, ...], bound: int
 ) -> None:
     asked = [
         waiting(f"p{number}", *kinds, cpu=cpu, selection=selection, **asks)
@@ -78,7 +80,7 @@ def test_law_never_asks_for_more_than_each_pod_alone_needs_or_than_the_bound(
 
 @given(PODS, KINDS)
 def test_law_nothing_is_asked_for_nobody(
-    pods: list[tuple[dict[str, str], str, str]], kinds: tuple[GpuKind, ...]
+    pods: list[tuple[dict[str, Any], str, str]], kinds: tuple[GpuKind, ...]
 ) -> None:
     assert node_demand.pack([], max_gpus=8).demands == ()
     asked = [waiting(f"p{number}", *kinds, cpu=cpu, **asks) for number, (asks, cpu, _) in enumerate(pods)]
@@ -97,13 +99,13 @@ def test_law_nothing_is_asked_for_nobody(
         ([{"request": "0.3", "isolation": "mps"}], []),  # this kind takes no such shares
     ],
 )
-def test_pods_are_packed_first_fit(pods: list[dict[str, str]], gpus: list[int]) -> None:
+def test_pods_are_packed_first_fit(pods: list[dict[str, Any]], gpus: list[int]) -> None:
     asked = [waiting(f"p{number}", A100, **asks) for number, asks in enumerate(pods)]
     assert [demand.gpus for demand in node_demand.pack(asked, max_gpus=64).demands] == gpus
 
 
 def test_containers_with_shares_of_their_own_share_a_gpu_if_they_can() -> None:
-    both: dict[str, str] = {"request.a": "0.5", "request.b": "0.5"}
+    both: dict[str, Any] = {"request.a": "0.5", "request.b": "0.5"}
     (demand,) = node_demand.pack([waiting("p", A100, containers=("a", "b"), **both)], max_gpus=8).demands
     assert demand.gpus == 1
     both["request.b"] = "0.6"

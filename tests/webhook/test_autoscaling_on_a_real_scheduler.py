@@ -58,7 +58,7 @@ def is_bound(cluster: Cluster, *names: str) -> bool:
     return all(cluster.pod(name)["spec"].get("nodeName") for name in names)
 
 
-def asking(name: str, *, cpu: str = "1", **annotations: str) -> dict[str, Any]:
+def asking(name: str, *, cpu: str = "1", **annotations: Any) -> dict[str, Any]:
     made = builders.pod(name, **annotations)
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
     return made
