@@ -48,9 +48,7 @@ IDLE_SECONDS: Final = 60.0  # that a GPU stays cut without shares
 READY_SECONDS: Final = 20.0  # that a starting container waits; the kubelet allows 30
 POLL_SECONDS: Final = 0.25
 TRIES: Final = 60  # that fit into it
-STARTING_SECONDS: Final = (
-    60.0  # in which a container that has asked for its device starts, and the ledger's copy has it
-)
+STARTING_SECONDS: Final = 60.0  # in which the ledger's copy shows the share of a container that starts
 RESET_SECONDS: Final = 600.0  # before a GPU that needed a reset is tried again
 REPORT_SECONDS: Final = 5.0  # that a problem lasts before it is reported
 MAX_ROUNDS: Final = 6  # MIG mode, old devices, new devices, and as many for changes by other programs
@@ -280,6 +278,7 @@ class MigShares:
         self._resets[uuid, enabled] = why, self._clock()
         if enabled:
             await self._write(uuid, None)
+        await self._changed()  # the GPU now takes shares of fewer kinds
         return why
 
     def _needs_reset(self, uuid: str, *, enabled: bool) -> str:
