@@ -227,18 +227,23 @@ def test_a_second_installation_keeps_the_components(
         installed(done)
         return done.stdout
 
-    assert "that stay" not in installed_with("--component", "mig", "--component=mps", "--component", "defrag")
+    assert "that stay" not in installed_with(
+        "--component", "mig", "--component=mps", "--component", "defrag", "--component", "demand"
+    )
     with_mig = capabilities()
-    assert "Components of the last installation that stay: mig mps defrag. " in installed_with()
-    assert "that stay: mps defrag. " in installed_with("--component=mig")
+    assert "Components of the last installation that stay: mig mps defrag demand. " in installed_with()
+    assert "that stay: mps defrag demand. " in installed_with("--component=mig")
     assert capabilities() == with_mig
     assert "daemonset.apps/gpushare-mps" in names("ds")
     dry_run = run("--dry-run", *QUICKLY, "--without-component", "mps").stdout
     assert 'daemonset.apps "gpushare-mps" deleted' in dry_run
     assert "daemonset.apps/gpushare-mps" in names("ds")
-    assert "that stay: defrag. " in installed_with("--without-component", "mps", "--without-component=mig")
+    without = [f"--without-component={name}" for name in ("mps", "mig", "demand")]
+    assert "that stay: defrag. " in installed_with(*without)
     assert names("ds,cronjob") == ["daemonset.apps/gpushare-agent", "cronjob.batch/gpushare-defrag"]
     assert capabilities() != with_mig
+    left = own.kubectl("get", "namespace,priorityclass,validatingadmissionpolicy", "--output=name")
+    assert "gpushare-demand" not in left
     refused = run(*QUICKLY, "--without-component", "mps")
     assert refused.returncode == 1
     assert refused.stderr == "error: --without-component mps: the cluster has defrag\n"
