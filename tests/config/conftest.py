@@ -176,10 +176,11 @@ def own() -> Iterator[access.Access]:
 def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
     """Finalize terminating namespaces, as the controller manager would."""
     while not ended.wait(0.2):
-        with contextlib.suppress(lab_errors.LabError):
-            namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
-            if namespace and namespace["status"]["phase"] == "Terminating":
-                own.finalize_namespace(SYSTEM)
+        for name in (SYSTEM, contract.DEMAND_NAMESPACE):
+            with contextlib.suppress(lab_errors.LabError):
+                namespace = own.find(f"/api/v1/namespaces/{name}")
+                if namespace and namespace["status"]["phase"] == "Terminating":
+                    own.finalize_namespace(name)
 
 
 @pytest.fixture

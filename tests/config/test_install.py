@@ -223,23 +223,25 @@ def test_a_second_installation_keeps_the_components(
     def capabilities() -> str:
         return own.kubectl("get", "ds", "gpushare-agent", f"-n={SYSTEM}", "-o", "jsonpath={..capabilities.add}")
 
-    first = run(*QUICKLY, "--component", "mig", "--component=mps", "--component", "defrag")
+    first = run(*QUICKLY, "--component", "mig", "--component=mps", "--component", "defrag", "--component", "demand")
     installed(first)
     assert "that stay" not in first.stdout
     with_mig = capabilities()
     same = run("--dry-run", *QUICKLY, "--component=mig")
     assert same.returncode == 0, same.stderr
-    assert "Components of the last installation that stay: mps defrag. " in same.stdout
+    assert "Components of the last installation that stay: mps defrag demand. " in same.stdout
     assert same.stdout.endswith("\nAll objects exist already, as in the manifests.\nNothing was changed.\n")
     dry_run = run("--dry-run", *QUICKLY, "--without-component", "mps").stdout
-    assert "that stay: mig defrag. " in dry_run
+    assert "that stay: mig defrag demand. " in dry_run
     assert 'daemonset.apps "gpushare-mps" deleted' in dry_run
     assert "daemonset.apps/gpushare-mps" in names("ds")
-    second = run(*QUICKLY, "--without-component", "mps", "--without-component=mig")
+    second = run(*QUICKLY, *[f"--without-component={name}" for name in ("mps", "mig", "demand")])
     installed(second)
     assert "that stay: defrag. " in second.stdout
     assert names("ds,cronjob") == ["daemonset.apps/gpushare-agent", "cronjob.batch/gpushare-defrag"]
     assert capabilities() != with_mig
+    left = own.kubectl("get", "namespace,priorityclass,validatingadmissionpolicy", "--output=name")
+    assert "gpushare-demand" not in left
     refused = run(*QUICKLY, "--without-component", "mps")
     assert refused.returncode == 1
     assert refused.stderr == "error: --without-component mps: the cluster has defrag\n"
