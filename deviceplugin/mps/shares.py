@@ -18,7 +18,7 @@ from typing import Final
 
 from deviceplugin.host import kernel_process
 from deviceplugin.mps import sm_partitions, steps
-from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.daemons import Daemons, IsUsed
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import ControlError
 from gpushare.allocation import Isolation
@@ -95,14 +95,19 @@ class MpsShares:
             self._problems = problems
             self._changed()
 
-    async def ready(self, uuid: str, share: str = "") -> ClientFiles | Refusal:
+    async def ready(
+        self, uuid: str, share: str = "", *, has_processes: IsUsed | None = None
+    ) -> ClientFiles | Refusal:
         """Return the files of a GPU's daemon, started if it was not, or why it takes no client now.
 
-        share: the key of the share whose container starts, for its SM partition.
+        share: the key of the share whose container starts, for its SM partition. has_processes: whether a process of a
+        share is registered on the GPU; None if that cannot be known.
         """
         self._asked[uuid] = self._asked[share] = self._clock()
         if not self._daemons.knows(uuid):
             await self._start(uuid)
+        elif has_processes is not None:
+            await self._end_idle_servers(uuid, has_processes)
         problem = self.problem(uuid)
         taken: Path | Refusal | None = None
         if not problem and self._daemons.partitions(uuid):
@@ -111,6 +116,20 @@ class MpsShares:
         if isinstance(taken, Refusal) or problem:
             return Refusal(f"the MPS daemon of {uuid} takes no client now: {problem}")
         return ClientFiles(self.files(uuid), taken)
+
+    async def _end_idle_servers(self, uuid: str, has_processes: IsUsed) -> None:
+        """Shut down a server without clients, so that the container that starts gets a new one.
+
+        Up to CUDA 13.5, a client that was killed while its kernels ran leaves a server on which no kernel ends. A
+        client is listed only once it has a context, but each process registers before it starts CUDA.
+        """
+        with contextlib.suppress(*_NO_ANSWER):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for server, clients in (await self._clients_by_server(uuid)).items():
+                    if not clients and not await has_processes(uuid):
+                        # Without -f, a client that connects at this moment keeps the server until it ends.
+                        await self._daemons.send(uuid, f"shutdown_server {server}")
+                        logger.info("Shut down an MPS server without clients", extra={"daemon": uuid, "pid": server})
 
     async def _take_partition(self, uuid: str, share: str) -> Path | Refusal:
         """Return the directory that has the name of the share's SM partition, or why it gets none now."""
