@@ -95,9 +95,7 @@ class MpsShares:
             self._problems = problems
             self._changed()
 
-    async def ready(
-        self, uuid: str, share: str = "", *, has_processes: IsUsed | None = None
-    ) -> ClientFiles | Refusal:
+    async def ready(self, uuid: str, share: str = "", *, has_processes: IsUsed | None = None) -> ClientFiles | Refusal:
         """Return the files of a GPU's daemon, started if it was not, or why it takes no client now.
 
         share: the key of the share whose container starts, for its SM partition. has_processes: whether a process of a
@@ -174,11 +172,11 @@ class MpsShares:
         is_kept = self._daemons.program.is_socket()
         return is_kept and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
 
-    async def clients(self, uuid: str) -> frozenset[int] | None:
-        """Return the PIDs of a daemon's clients; None if it does not say."""
+    async def clients(self, uuid: str) -> dict[int, frozenset[int]] | None:
+        """Return the PIDs of a daemon's clients, by the PIDs of its servers; None if it does not say."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return frozenset[int]().union(*(await self._clients_by_server(uuid)).values())
+                return await self._clients_by_server(uuid)
         except _NO_ANSWER:
             return None
 
@@ -211,7 +209,7 @@ class MpsShares:
     async def _is_used(self, uuid: str) -> bool:
         """Whether a daemon may have clients, now or soon. Awaits nothing after the last look at the ledger."""
         clients = await self.clients(uuid)
-        has_clients = bool(clients) if clients is not None else await self._daemons.may_run(uuid)
+        has_clients = any(clients.values()) if clients is not None else await self._daemons.may_run(uuid)
         wanted, asked = self._wanted(), self._asked.get(uuid, -STARTING_SECONDS)
         is_starting = self._clock() < asked + STARTING_SECONDS
         return has_clients or is_starting or wanted is None or uuid in wanted or uuid not in self._fractional()

@@ -295,7 +295,9 @@ async def test_a_client_is_terminated_by_its_daemon_and_another_process_with_its
         world.client("large", clients.allocates, 48) as second,
     ):
         assert [await says(first), await says(second)] == ["0", "0"]
-        assert await world.shares.clients(world.uuid) == {first.pid, second.pid}
+        assert await world.shares.clients(world.uuid) == {
+            server: {first.pid, second.pid} for server in await world.servers()
+        }
         pid, start_ticks = identity(first.pid)
         await world.shares.terminate(world.uuid, identity(os.getpid()))
         await world.shares.terminate(world.uuid, (second.pid, start_ticks - 1))
