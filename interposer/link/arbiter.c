@@ -76,12 +76,13 @@ static void wake(const uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
-/* What still limits the program, by the isolation of its share. */
-static const char *const limits_without_arbiter[] = {
-    [ISOLATION_ARBITER] = "memory limits stay in force, and on a shared GPU this program launches only for its "
-                          "requested part of the time",
-    [ISOLATION_MPS] = "memory limits and MPS's limit on multiprocessors stay in force",
-    [ISOLATION_NONE] = "this program continues without limits, as its share's isolation is none",
+/* By the isolation of the share: what still limits the program. */
+static const char *const away[] = {
+    [ISOLATION_ARBITER] = "the arbiter went away: until the node's agent runs again, memory limits stay in force, and "
+                          "on a shared GPU this program launches only for its requested part of the time",
+    [ISOLATION_MPS] = "the arbiter went away: until the node's agent runs again, memory limits and MPS's limit on "
+                      "multiprocessors stay in force",
+    [ISOLATION_NONE] = "the arbiter went away: this program continues without limits, as its share's isolation is none",
 };
 
 static void disconnected(void) {
@@ -93,8 +94,7 @@ static void disconnected(void) {
     wake(&arbiter.measured);
     arbiter.retry_ns = 0;
     if (!arbiter.reported)
-        report("the arbiter went away: until the node's agent runs again, %s",
-               limits_without_arbiter[arbiter.isolation]);
+        report("%s", away[arbiter.isolation]);
     arbiter.reported = true;
 }
 
