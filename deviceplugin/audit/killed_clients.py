@@ -1,8 +1,8 @@
 """Finds MPS servers whose clients may hang, because one of them was killed.
 
 Up to CUDA 13.5, the kill of a client whose kernels run can stop all kernels of its server for ever, without an error.
-No interface reports that. What is known: the daemon listed a process of the container, and the kubelet reports that the
-container was killed. Whether kernels ran is not known, so the report says what may be.
+No interface reports that. The daemon listed a process of the container as a client, and the kubelet reports that the
+container was killed. Whether kernels ran is unknown, so the report says that clients may hang.
 """
 
 from __future__ import annotations
