@@ -91,7 +91,7 @@ class KubeletParts:
                 descriptions=self._specs,
                 denied=denied,
                 memory_limits=shares.memory_limits,
-                mps=hardware.mps_shares.ready,
+                mps=functools.partial(hardware.mps_shares.ready, has_processes=shares.arbiter.has_processes),
                 mig=hardware.mig_shares,
             ),
         )

@@ -14,7 +14,7 @@ from typing import Any, Final
 from deviceplugin.agent_settings import AgentSettings
 from deviceplugin.allocation import aligned, answer
 from deviceplugin.arbiter import socket_server
-from deviceplugin.audit import auditor, overhead
+from deviceplugin.audit import auditor, killed_clients, overhead
 from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_limits, nvml_mig, observation
 from deviceplugin.link import arbiter, node_shares
@@ -82,12 +82,14 @@ class HardwareParts:
         self.state = state = cluster.state
         self.driver = driver = nvml.Driver(opened)
         self.driver_version = opened.version()
+        self.cuda_version = opened.cuda_version()
         self.mig = mig = nvml_mig.MigDriver(opened)
         self.mps_daemons = daemons.Daemons(
             root=settings.mps_root,
             program=settings.mps_program,
             set_exclusive=lambda uuid, exclusive: driver.ask(mig.set_exclusive_process, uuid, exclusive=exclusive),
             changed=cluster.wake.all,
+            warn=functools.partial(cluster.events.record, contract.EVENT_MPS_DAEMON_ENDED, warning=True),
         )
         self.mps_shares = shares.MpsShares(
             self.mps_daemons, node=cluster.gpunode.now, fractional=self._fractional, changed=cluster.wake.all
@@ -220,6 +222,8 @@ class ShareParts:
             warn=cluster.events.warn,
             changed=cluster.wake.status.set,
         )
+        killed = killed_clients.KilledClients()
+        pods.informer.subscribe(lambda change: killed.pod_changed(change.new) if change.new is not None else None)
         self.auditor = auditor.Auditor(
             hardware.driver,
             self.arbiter,
@@ -235,6 +239,7 @@ class ShareParts:
             mps=hardware.mps_shares,
             mps_pids=hardware.mps_daemons.pids,
             parents=lambda: hardware.mig_shares.parents,
+            killed_clients=killed if hardware.cuda_version <= killed_clients.LAST_CUDA else None,
             end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         )

@@ -21,6 +21,7 @@ from deviceplugin.arbiter import timetable
 from deviceplugin.arbiter.scheduling import leases
 from deviceplugin.arbiter.socket_server import Identify
 from deviceplugin.audit import excess, node_audit, overhead, process_limits, process_listing
+from deviceplugin.audit.killed_clients import Clients, KilledClients
 from deviceplugin.audit.node_audit import AuditedProcess, NodeAudit, Problem, SeenProcess, SeenShare
 from deviceplugin.audit.overhead import ContextSizes
 from deviceplugin.hardware.nvml import Driver
@@ -44,6 +45,7 @@ WITHOUT_ARBITER_SECONDS: Final = leases.SETTLING_NS / 1e9
 _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
+    contract.EVENT_MPS_CLIENT_KILLED: "An MPS client was killed",
 }
 MAX_KILLS: Final = 8  # at a time
 MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes cannot flood the API server
@@ -57,6 +59,7 @@ class Auditor:
     while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
     namespace and name, a pod. changed: called when `conditions` change. driver_limits: the driver's memory limits. mps:
     the MPS daemons of shares; mps_pids returns the PIDs of all of ours. parents: the GPU of each MIG device.
+    killed_clients: gets changed pods elsewhere; None if a killed MPS client does not affect the others.
     end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
@@ -75,6 +78,7 @@ class Auditor:
     mps: MpsShares | None = None
     mps_pids: Callable[[], frozenset[int]] = frozenset
     parents: Callable[[], Mapping[str, str]] = dict
+    killed_clients: KilledClients | None = None
     end_unlimited: bool = False
     proc: Path = kernel_process.PROC
     wall_clock: Callable[[], float] = time.time
@@ -97,6 +101,7 @@ class Auditor:
         self._compared_from: float | None = None
         self._scans = 0
         self._silent = frozenset[str]()  # MPS daemons that did not list their clients
+        self._hanging: Mapping[str, str] = {}  # by the UUID of a GPU whose MPS clients may hang
         self.audit = NodeAudit()
         self.conditions: tuple[Condition, ...] = ()
 
@@ -145,25 +150,31 @@ class Auditor:
         )
         self._compare(now, measured.used, shares)
         clients = await self._mps_clients(shares)
+        node, pods = self.node(), tuple(self.pods())
+        if self.killed_clients is not None:
+            self._hanging = self.killed_clients.update(clients, shares, pods)
         seen = dataclasses.replace(
             seen,
             shares=shares,
             overuse=self._excess.overuse,
             driver_limits=tuple(self.driver_limits()),
-            mps_clients={uuid: listed for uuid, listed in clients.items() if listed is not None},
+            mps_clients={
+                uuid: frozenset[int]().union(*servers.values())
+                for uuid, servers in clients.items()
+                if servers is not None
+            },
             problems=(
                 *seen.problems,
                 *self._mps_problems(frozenset(uuid for uuid in clients if clients[uuid] is None)),
             ),
         )
-        node, pods = self.node(), tuple(self.pods())
         suspects = self.audit.suspects
         self._publish(await asyncio.to_thread(process_limits.check, seen, pods=pods, node=node, suspects=suspects))
         await self.arbiter.report()
         await self._report_troubles()
 
-    async def _mps_clients(self, shares: Iterable[SeenShare]) -> dict[str, frozenset[int] | None]:
-        """Return the PIDs of the clients of each MPS daemon that has shares; None if it does not list them."""
+    async def _mps_clients(self, shares: Iterable[SeenShare]) -> Clients:
+        """Return the clients of the MPS daemons that have shares."""
         if self.mps is None:
             return {}
         tenants = [share.tenant for share in shares if share.tenant.isolation is Isolation.MPS]
@@ -180,6 +191,7 @@ class Auditor:
                 for uuid in refusing
             ),
             *(Problem(f"the MPS daemon of {uuid} does not list its clients") for uuid in sorted(again)),
+            *(Problem(why, blind=False) for why in self._hanging.values()),
         )
 
     def _publish(self, audit: NodeAudit) -> None:
@@ -258,7 +270,10 @@ class Auditor:
         for key, audited in new.items():
             if key not in certain and key not in self._reported:
                 self._event(audited, node_audit.process_sentence(self.audit, audited))
-        reported = {*troubles}
+        reported: set[Hashable] = {*troubles, *self._hanging.values()}
+        for uuid, why in self._hanging.items():
+            if why not in self._reported:
+                self._warn(contract.EVENT_MPS_CLIENT_KILLED, why, None, {"gpu": uuid})
         for share in self.audit.shares:
             if share.overuse is not None:
                 key = (share.namespace, share.pod, share.containers, share.gpu)

@@ -174,6 +174,11 @@ class Nvml:
         cuda = int(ask(pynvml.nvmlSystemGetCudaDriverVersion_v2))
         return str(ask(pynvml.nvmlSystemGetDriverVersion)), (cuda // 1000, cuda % 1000 // 10)
 
+    def cuda_version(self) -> tuple[int, int]:
+        """Return the newest CUDA version that the driver supports; (0, 0) if it does not report one."""
+        cuda = int(try_ask(pynvml.nvmlSystemGetCudaDriverVersion_v2, default=0))
+        return cuda // 1000, cuda % 1000 // 10
+
     def version(self) -> str:
         """Return the driver's version; empty if it does not report one."""
         return str(try_ask(pynvml.nvmlSystemGetDriverVersion, default=""))

@@ -167,6 +167,11 @@ class Arbiter:
         self.channel.send(messages.Report(turns))
         await done
 
+    async def has_processes(self, uuid: str) -> bool:
+        """Whether a process of a share is registered on this GPU now."""
+        await self.report()
+        return any(grant.uuid == uuid for share in self.shares.all() for grant in share.tenant.grants)
+
     def refresh(self) -> None:
         """Send the current GPUNode, and call `tell` if its status turns out to be outdated."""
         node = self.node()

@@ -45,7 +45,10 @@ IsUsed = Callable[[str], Awaitable[bool]]
 
 @dataclasses.dataclass(eq=False)
 class MpsDaemon:
-    """The daemon of one `Spec`. problem: why it does not run, or "". changed: called when that has changed."""
+    """The daemon of one `Spec`. problem: why it does not run, or "". changed: called when that has changed.
+
+    warn: gets a sentence whenever it does not run any more.
+    """
 
     spec: steps.Spec
     _: dataclasses.KW_ONLY
@@ -53,6 +56,7 @@ class MpsDaemon:
     program: Path
     set_exclusive: SetComputeMode
     changed: Callable[[], None]
+    warn: Callable[[str], None]
 
     def __post_init__(self) -> None:
         self.files = DaemonFiles(self.root, self.spec.name)
@@ -95,6 +99,8 @@ class MpsDaemon:
             logger.warning(
                 "An MPS daemon does not run", extra={"daemon": self.spec.name, "reason": why, "pause": pause}
             )
+            # Without the pause, the sentence is the same each time, and its Event counts.
+            self.warn(f"the MPS daemon of {self.spec.name} does not run and is restarted: {why}")
             await asyncio.sleep(pause)
 
     async def start(self) -> None:
@@ -266,7 +272,8 @@ class Daemons:
     """The daemons by name, which is the GPU's UUID.
 
     root: the configuration's `mpsRoot`, as the agent sees it. program: `nvidia-cuda-mps-control`, or a keeper's socket.
-    set_exclusive: sets a GPU's compute mode. changed: called when the result of `problem` may have changed.
+    set_exclusive: sets a GPU's compute mode. changed: called when the result of `problem` may have changed. warn: gets
+    a sentence whenever a daemon does not run any more.
     """
 
     _: dataclasses.KW_ONLY
@@ -274,6 +281,7 @@ class Daemons:
     program: Path
     set_exclusive: SetComputeMode
     changed: Callable[[], None] = lambda: None
+    warn: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
         self._daemons: dict[str, MpsDaemon] = {}
@@ -374,7 +382,12 @@ class Daemons:
 
     def _daemon(self, spec: steps.Spec) -> MpsDaemon:
         return MpsDaemon(
-            spec, root=self.root, program=self.program, set_exclusive=self.set_exclusive, changed=self._changed
+            spec,
+            root=self.root,
+            program=self.program,
+            set_exclusive=self.set_exclusive,
+            changed=self._changed,
+            warn=self.warn,
         )
 
     def _changed(self) -> None:

@@ -18,7 +18,7 @@ from typing import Final
 
 from deviceplugin.host import kernel_process
 from deviceplugin.mps import sm_partitions, steps
-from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.daemons import Daemons, IsUsed
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import ControlError
 from gpushare.allocation import Isolation
@@ -95,14 +95,17 @@ class MpsShares:
             self._problems = problems
             self._changed()
 
-    async def ready(self, uuid: str, share: str = "") -> ClientFiles | Refusal:
+    async def ready(self, uuid: str, share: str = "", *, has_processes: IsUsed | None = None) -> ClientFiles | Refusal:
         """Return the files of a GPU's daemon, started if it was not, or why it takes no client now.
 
-        share: the key of the share whose container starts, for its SM partition.
+        share: the key of the share whose container starts, for its SM partition. has_processes: whether a process of a
+        share is registered on the GPU; None if that cannot be known.
         """
         self._asked[uuid] = self._asked[share] = self._clock()
         if not self._daemons.knows(uuid):
             await self._start(uuid)
+        elif has_processes is not None:
+            await self._end_idle_servers(uuid, has_processes)
         problem = self.problem(uuid)
         taken: Path | Refusal | None = None
         if not problem and self._daemons.partitions(uuid):
@@ -111,6 +114,20 @@ class MpsShares:
         if isinstance(taken, Refusal) or problem:
             return Refusal(f"the MPS daemon of {uuid} takes no client now: {problem}")
         return ClientFiles(self.files(uuid), taken)
+
+    async def _end_idle_servers(self, uuid: str, has_processes: IsUsed) -> None:
+        """Shut down a server without clients, so that the container that starts gets a new one.
+
+        Up to CUDA 13.5, a client that was killed while its kernels ran leaves a server on which no kernel ends. A
+        client is listed only once it has a context, but each process registers before it starts CUDA.
+        """
+        with contextlib.suppress(*_NO_ANSWER):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                for server, clients in (await self._clients_by_server(uuid)).items():
+                    if not clients and not await has_processes(uuid):
+                        # Without -f, a client that connects at this moment keeps the server until it ends.
+                        await self._daemons.send(uuid, f"shutdown_server {server}")
+                        logger.info("Shut down an MPS server without clients", extra={"daemon": uuid, "pid": server})
 
     async def _take_partition(self, uuid: str, share: str) -> Path | Refusal:
         """Return the directory that has the name of the share's SM partition, or why it gets none now."""
@@ -155,11 +172,11 @@ class MpsShares:
         is_kept = self._daemons.program.is_socket()
         return is_kept and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
 
-    async def clients(self, uuid: str) -> frozenset[int] | None:
-        """Return the PIDs of a daemon's clients; None if it does not say."""
+    async def clients(self, uuid: str) -> dict[int, frozenset[int]] | None:
+        """Return the PIDs of a daemon's clients, by the PIDs of its servers; None if it does not say."""
         try:
             async with asyncio.timeout(ANSWER_SECONDS):
-                return frozenset[int]().union(*(await self._clients_by_server(uuid)).values())
+                return await self._clients_by_server(uuid)
         except _NO_ANSWER:
             return None
 
@@ -192,7 +209,7 @@ class MpsShares:
     async def _is_used(self, uuid: str) -> bool:
         """Whether a daemon may have clients, now or soon. Awaits nothing after the last look at the ledger."""
         clients = await self.clients(uuid)
-        has_clients = bool(clients) if clients is not None else await self._daemons.may_run(uuid)
+        has_clients = any(clients.values()) if clients is not None else await self._daemons.may_run(uuid)
         wanted, asked = self._wanted(), self._asked.get(uuid, -STARTING_SECONDS)
         is_starting = self._clock() < asked + STARTING_SECONDS
         return has_clients or is_starting or wanted is None or uuid in wanted or uuid not in self._fractional()

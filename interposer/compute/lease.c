@@ -169,9 +169,14 @@ static bool is_turn(uint32_t gpu) {
     return (now_ns() + (uint64_t)getpid() * 37 * MS_NS) % PERIOD_NS < (percent > 0 ? percent : 1) * (PERIOD_NS / 100);
 }
 
-/* Without an arbiter, shares with neighbours take turns by the clock. */
+/* Without an arbiter, shares with neighbours take turns by the clock. Those that never need leases launch freely. */
 static void share_by_clock(uint32_t gpu) {
     lease_t *lease = &leases[gpu];
+    if (share_isolation()->isolation != ISOLATION_ARBITER) {
+        if (!gate_is_open(gpu) && gate_has_waiters(gpu))
+            open_gate(gpu, 0);
+        return;
+    }
     bool turn = is_turn(gpu);
     if (turn && !gate_is_open(gpu) && gate_has_waiters(gpu))
         open_gate(gpu, LEASE_COUNTED);

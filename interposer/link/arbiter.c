@@ -26,6 +26,7 @@ static struct {
     bool connected;
     int pending; /* the connection being made, or -1 */
     bool reported;
+    uint32_t isolation;
     bool rejected;       /* by the current arbiter, and that was reported */
     uint64_t backoff_ns; /* after the last refusal */
     uint64_t retry_ns;
@@ -50,8 +51,9 @@ static void arbiter_after_fork(void) {
 }
 FORK_ON_CHILD(arbiter_after_fork)
 
-void arbiter_begin(int socket) {
+void arbiter_begin(int socket, uint32_t isolation) {
     arbiter.socket = socket;
+    arbiter.isolation = isolation;
     __atomic_store_n(&arbiter.connected, true, __ATOMIC_SEQ_CST);
 }
 
@@ -74,6 +76,15 @@ static void wake(const uint32_t *word) {
     (void)syscall(SYS_futex, word, FUTEX_WAKE_PRIVATE, INT32_MAX, NULL, NULL, 0);
 }
 
+/* By the isolation of the share: what still limits the program. */
+static const char *const away[] = {
+    [ISOLATION_ARBITER] = "the arbiter went away: until the node's agent runs again, memory limits stay in force, and "
+                          "on a shared GPU this program launches only for its requested part of the time",
+    [ISOLATION_MPS] = "the arbiter went away: until the node's agent runs again, memory limits and MPS's limit on "
+                      "multiprocessors stay in force",
+    [ISOLATION_NONE] = "the arbiter went away: this program continues without limits, as its share's isolation is none",
+};
+
 static void disconnected(void) {
     pthread_mutex_lock(&arbiter.mutex);
     __atomic_store_n(&arbiter.connected, false, __ATOMIC_SEQ_CST);
@@ -83,8 +94,7 @@ static void disconnected(void) {
     wake(&arbiter.measured);
     arbiter.retry_ns = 0;
     if (!arbiter.reported)
-        report("the arbiter went away: until the node's agent runs again, memory limits stay in force, and on a shared "
-               "GPU this program launches only for its requested part of the time");
+        report("%s", away[arbiter.isolation]);
     arbiter.reported = true;
 }
 

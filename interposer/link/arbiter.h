@@ -9,8 +9,8 @@
 #include "base/contract.h"
 #include "link/wire.h"
 
-/* Use this connection. The second function closes it if joining fails after all. */
-void arbiter_begin(int socket);
+/* Use this connection, for a share with this isolation. The second function closes it if joining fails after all. */
+void arbiter_begin(int socket, uint32_t isolation);
 void arbiter_end(void);
 bool arbiter_is_connected(void);
 

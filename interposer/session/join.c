@@ -31,7 +31,7 @@ static bool welcomed(char *sentence, size_t size) {
     }
     if (!wire_join(&welcome, sentence, (unsigned)size))
         return false;
-    arbiter_begin(welcome.socket);
+    arbiter_begin(welcome.socket, welcome.isolation.isolation);
     if (share_map(&welcome))
         return true;
     (void)strcpy(sentence, "the arbiter's pages cannot be mapped: raise the container's limit on address space");

@@ -158,7 +158,7 @@ _WORST_FIRST = (AuditState.BROKEN, AuditState.UNKNOWN, AuditState.CONDITION, Aud
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareVerdict:
-    """A share on one GPU: the amounts in the ledger, and whether the node enforces them."""
+    """A share on one GPU: the amounts in the ledger, and whether the node enforces them. isolation: "" if unknown."""
 
     node: str
     gpu: str  # UUID
@@ -170,6 +170,7 @@ class ShareVerdict:
     reason: str = ""
     seen: ReportedShare | None = None  # as the agent reports it
     evaded: bool = False  # not in force because of a stray process
+    isolation: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -275,7 +276,7 @@ def _ledger(node: GpuNode) -> Iterator[ShareVerdict]:
             amounts = Amounts(share.request_percent, share.limit_percent, share.memory_bytes)
             for uuid in share.gpu_uuids:
                 place = (node.name, uuid, entry.pod.namespace, entry.pod.name, share.containers)
-                yield ShareVerdict(*place, amounts, AuditState.IDLE)
+                yield ShareVerdict(*place, amounts, AuditState.IDLE, isolation=entry.labels.isolation.value)
 
 
 def _by_condition(node: GpuNode, *, runs: bool) -> tuple[AuditState, str]:

@@ -95,7 +95,9 @@ async def test_the_arbiter_gets_the_sizes_of_a_shares_gpus(node: ArbiterNode, li
 async def test_the_agent_gets_the_lease_usage_of_shares(node: ArbiterNode, link: linked.Linked) -> None:
     node.add_pod("trainer")
     process = await node.share()
+    assert not await link.arbiter.has_processes(GPUS[0])
     await process("hello")
+    assert [await link.arbiter.has_processes(uuid) for uuid in GPUS[:2]] == [True, False]
     await process("turns", 3)
     await link.arbiter.report()
     assert list(link.arbiter.shares.lease_usage()) == []  # lease reports cost time, and were not requested

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import queue
 import re
+import struct
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -27,6 +30,8 @@ from tests.interposer.launching import (
 from tests.interposer.programs import launches
 from tests.interposer.programs.launching import nothing_else
 from tests.interposer.reference_arbiter import ReferenceArbiter, Share
+from tests.simgpu import mps_node
+from tests.simgpu.conftest import Node
 
 LAUNCHES = re.findall(
     r"^LAUNCH\(CUDA, (\w+),", (ROOT / "interposer" / "driver" / "hooks.def").read_text(), re.MULTILINE
@@ -160,6 +165,39 @@ def test_program_without_an_arbiter_launches_in_its_turn(
     within = sum((moment - begin) % 1000 < 400 for moment in moments)  # some are late on a busy machine
     # Launches at random times would give 0.4.
     assert within > 0.5 * len(moments), sorted(moments)
+
+
+@pytest.mark.parametrize(
+    ("isolation", "sentence"),
+    [
+        (contract.ISOLATION_MPS, "memory limits and MPS's limit on multiprocessors stay in force"),
+        (contract.ISOLATION_NONE, "continues without limits, as its share's isolation is none"),
+    ],
+)
+def test_program_of_a_share_without_leases_launches_freely_without_an_arbiter(
+    container: Container, arbiter_directory: Path, uuids: list[str], isolation: int, sentence: str
+) -> None:
+    """Its first launch comes while the agent is away."""
+    welcome = struct.pack(contract.WIRE_ISOLATION, isolation, 50, contract.CONTAINER_MPS_PIPE.encode())
+    behaviour = dataclasses.replace(STINGY, more=welcome)
+    share = Share(uuids[0], MIB, turn_permille=(0, 100))
+    with (
+        tempfile.TemporaryDirectory() as short_path,  # for sockets
+        mps_node.daemon(Node(container.gpus), Path(short_path), "-m", CUDA_VISIBLE_DEVICES=uuids[0]) as mps,
+        ReferenceArbiter(arbiter_directory, [share], behaviour) as arbiter,
+        client(
+            dataclasses.replace(container, mps_pipe=Path(mps.environment["CUDA_MPS_PIPE_DIRECTORY"])),
+            launches.moments_of_launches,
+        ) as process,
+    ):
+        arbiter.hears(WANT)
+        arbiter.stop()
+        assert line(process) == "running"
+        output, errors = process.communicate("\n", timeout=120)
+        assert process.returncode == 0, errors
+    assert {int(word) // 100 for word in output.split()} == set(range(10)), "at any time of the period"
+    (said,) = lines_of_the_library(errors)
+    assert sentence in said
 
 
 def test_forked_child_has_no_lease(container: Container, make_arbiter: ArbiterMaker) -> None:

@@ -86,6 +86,7 @@ def test_document_has_an_item_for_each_share(plugin: Plugin, server: Callable[..
     program = server(answers.troubled())
     document = json.loads(plugin("audit", "-o", "json", KUBECTL_PATH=program).out)
     assert (document["kind"], len(document["items"]), document["summary"]["inForce"]) == ("AuditList", 5, False)
+    assert {item["isolation"] for item in document["items"]} == {"arbiter"}
     rows = list(csv.DictReader(io.StringIO(plugin("audit", "-o", "csv", KUBECTL_PATH=program).out)))
     assert all(None not in row and None not in row.values() for row in rows)
     assert {row["limits"] for row in rows} == {"InForce", "NotInForce", "Idle"}

@@ -33,10 +33,17 @@ class World:
         self.root = root
         self.modes: dict[str, bool] = {}
         self.changed = asyncio.Event()
+        self.warned: list[str] = []
         self.daemons = self.made()
 
     def made(self, program: Path = PROGRAM) -> Daemons:
-        return Daemons(root=self.root, program=program, set_exclusive=self.exclusive, changed=self.changed.set)
+        return Daemons(
+            root=self.root,
+            program=program,
+            set_exclusive=self.exclusive,
+            changed=self.changed.set,
+            warn=self.warned.append,
+        )
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:
         self.modes[uuid] = exclusive
@@ -109,6 +116,7 @@ async def test_a_daemon_that_dies_is_restarted_with_its_limits(world: World) -> 
         assert world.pid() != pid
         assert "default_device_pinned_mem_limit 0 10240M" in await world.limits()
         assert (world.root / ".ready").exists()
+    assert world.warned == [f"the MPS daemon of {UUID} does not run and is restarted: it has ended"] * 3
 
 
 async def test_limits_that_a_client_has_changed_are_set_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:

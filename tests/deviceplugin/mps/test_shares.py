@@ -26,6 +26,7 @@ from tests.deviceplugin.mps import keepers
 from tests.deviceplugin.mps.programs import clients
 from tests.interposer import container
 from tests.programs import Parameters, command
+from tests.simgpu.programs import mps as obedient
 
 PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
 MIB = 1 << 20
@@ -83,6 +84,12 @@ class World:
         with container.finishing(self.box().start(command(function, *values, **named), environment)) as process:
             yield process
 
+    async def has_processes(self, uuid: str) -> bool:
+        return any(grant.uuid == uuid for use in self.node.groups.uses() for grant in use.tenant.grants)
+
+    async def servers(self) -> frozenset[int]:
+        return steps.pids(await self.daemons.send(self.uuid, "get_server_list"))
+
     async def output(self, box: container.Container) -> tuple[str, str]:
         """Return the results of a program that starts CUDA, and its messages."""
         environment = {"TEST_POD": "small", "TEST_CONTAINER": "main"}
@@ -99,6 +106,23 @@ def identity(pid: int) -> tuple[int, int]:
 async def says(process: subprocess.Popen[str]) -> str:
     assert process.stdout is not None
     return (await asyncio.to_thread(process.stdout.readline)).strip()
+
+
+async def does(process: subprocess.Popen[str], line: str) -> str:
+    """Have a client of `obedient.obeys` do this, and return its answer."""
+    assert process.stdin is not None
+    process.stdin.write(f"{line}\n")
+    process.stdin.flush()
+    return await says(process)
+
+
+async def runs(process: subprocess.Popen[str]) -> bool:
+    """Whether a kernel of 1 ms ends; on a server that hangs it never does."""
+    assert await does(process, "launch k_1ms") == "0"
+    for _ in range(500):
+        if await does(process, "query") == "0":
+            return True
+    return False
 
 
 def goes_on(process: subprocess.Popen[str]) -> None:
@@ -271,7 +295,9 @@ async def test_a_client_is_terminated_by_its_daemon_and_another_process_with_its
         world.client("large", clients.allocates, 48) as second,
     ):
         assert [await says(first), await says(second)] == ["0", "0"]
-        assert await world.shares.clients(world.uuid) == {first.pid, second.pid}
+        assert await world.shares.clients(world.uuid) == {
+            server: {first.pid, second.pid} for server in await world.servers()
+        }
         pid, start_ticks = identity(first.pid)
         await world.shares.terminate(world.uuid, identity(os.getpid()))
         await world.shares.terminate(world.uuid, (second.pid, start_ticks - 1))
@@ -279,6 +305,34 @@ async def test_a_client_is_terminated_by_its_daemon_and_another_process_with_its
         goes_on(first)
         goes_on(second)
         assert [await says(first), await says(second)] == ["", "ran"]
+
+
+async def test_a_container_gets_a_new_server_once_all_clients_of_one_that_hangs_have_ended(world: World) -> None:
+    async with world.client("small", obedient.obeys, 0) as killed, world.client("large", obedient.obeys, 0) as other:
+        assert [await says(killed), await says(other)] == ["0 0", "0 0"]
+        assert await does(killed, "launch k_3600000ms") == "0"
+        killed.kill()
+        killed.wait()
+        await world.shares.ready(world.uuid, has_processes=world.has_processes)
+        assert not await runs(other)
+    await waiting.until(lambda: not list(world.node.groups.uses()))
+    await world.shares.ready(world.uuid, has_processes=world.has_processes)
+    async with world.client("small", obedient.obeys, 0) as later:
+        assert await says(later) == "0 0"
+        assert await runs(later)
+
+
+async def test_a_server_stays_for_a_process_that_is_no_client_yet(world: World) -> None:
+    await world.daemons.send(world.uuid, "start_server -uid 0")
+    servers = await world.servers()
+
+    async def starts(uuid: str) -> bool:
+        return uuid == world.uuid
+
+    await world.shares.ready(world.uuid, has_processes=starts)
+    assert await world.servers() == servers
+    await world.shares.ready(world.uuid, has_processes=world.has_processes)
+    assert await world.servers() != servers
 
 
 async def test_a_gpu_whose_servers_fail_again_and_again_takes_no_new_share(scripted: tuple[MpsShares, Path]) -> None:

@@ -94,7 +94,7 @@ static void converse(int socket) {
         close(socket);
         return;
     }
-    arbiter_begin(socket);
+    arbiter_begin(socket, share_isolation()->isolation);
     use_share();
     for (unsigned i = 0; i < MOST_MESSAGES && arbiter_receive(&lease); i++) {
         LAW(lease.gpu < MAX_GPUS);

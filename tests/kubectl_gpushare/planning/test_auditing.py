@@ -6,6 +6,7 @@ import dataclasses
 from typing import Any
 
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, GpuNode
 from kubectl_gpushare.planning import auditing
 from kubectl_gpushare.planning.auditing import AuditState, AuditVerdict, parse_audit
@@ -28,6 +29,16 @@ def test_verdict_is_proven_if_every_share_is_limited() -> None:
     assert not judgement.broken
     assert not judgement.uncertain
     assert judgement.containers(AuditState.IN_FORCE) == 4  # of four pods, one of them on two GPUs
+
+
+def test_shares_have_the_isolation_of_the_ledger() -> None:
+    first, *others = NODE.allocations
+    labels = dataclasses.replace(first.labels, isolation=Isolation.MPS)
+    node = dataclasses.replace(NODE, allocations=(dataclasses.replace(first, labels=labels), *others))
+    for judgement in (verdict(answers.audit(node), node), auditing.check([node], {})):
+        by_pod = {share.pod: share.isolation for share in judgement.shares}
+        assert by_pod.pop(first.pod.name) == "mps"
+        assert set(by_pod.values()) == {"arbiter"}
 
 
 def test_share_without_processes_is_idle() -> None:
