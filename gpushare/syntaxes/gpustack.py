@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
@@ -34,7 +34,7 @@ def read(manifest: PodJson) -> Spelling:
     """Read a pod. Raises RequestError."""
     shares: Shares = {}
     notes = []
-    for container in spelling.every_container(manifest):
+    for container in pod.all_containers(manifest):
         _refuse(container)
         name = (spelling.name_of(container),)
         if shared := spelling.whole_number(container, _SHARED):

@@ -69,7 +69,7 @@ def read(manifest: PodJson) -> Spelling:
 
 
 def _shares(manifest: PodJson) -> Iterator[tuple[tuple[str, ...], SpelledShare]]:
-    for container in spelling.every_container(manifest):
+    for container in pod.all_containers(manifest):
         if spelling.whole_number(container, _PRIORITY) == 0 and spelling.written(container, _PRIORITY):
             raise spelling.wrong(
                 container, _PRIORITY, f"has no equivalent: remove it, and write {contract.LATENCY} to be served first"

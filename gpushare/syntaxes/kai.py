@@ -33,8 +33,8 @@ _WHOLE: Final = "nvidia.com/gpu"
 
 MARKS: Final = Marks(
     annotations=(_FRACTION, _MEMORY, _DEVICES, _PER_CONTAINER),
-    # The last three are what KAI writes.
-    removed=(_CONTAINER, _MPS, "runai/shared-gpu-configmap", "received-resource-type", "runai-gpu-group"),
+    # The last two are what KAI writes.
+    removed=(_CONTAINER, _MPS, "runai/shared-gpu-configmap", "received-resource-type"),
     schedulers=("kai-scheduler",),
 )
 
@@ -58,7 +58,7 @@ def read(manifest: PodJson) -> Spelling:
     if not shares:
         key = next(key for key in annotations if key.startswith(_PER_CONTAINER))
         raise _wrong(annotations, key, f"asks for no GPU without an amount: add {_FRACTION} or {_MEMORY}")
-    for container in spelling.every_container(manifest):
+    for container in pod.all_containers(manifest):
         if spelling.whole_number(container, _WHOLE):
             raise spelling.wrong(container, _WHOLE, "cannot be combined with a fraction of a GPU: remove one")
     if annotations.get(_MPS) == "true":

@@ -67,11 +67,6 @@ class Spelling:
         return spelled | dict(self.annotations)
 
 
-def every_container(manifest: PodJson) -> list[Mapping[str, Any]]:
-    """Return app containers and init containers."""
-    return [*pod.containers(manifest), *pod.init_containers(manifest)]
-
-
 def name_of(container: Mapping[str, Any]) -> str:
     """Return the container's name, or an empty string."""
     return str(container.get("name") or "")

@@ -1,6 +1,6 @@
 """Translation: a pod in another sharer's syntax → the same pod with gpushare's annotations. Pure.
 
-The result has nothing of the other syntax left, so it translates to itself, and the rest of admission treats it like
+The result has nothing of the other syntax left but labels that do not ask, so it translates to itself, and the rest of admission treats it like
 any other pod that asks for a share. A pod that uses two syntaxes, or one and gpushare's own, is refused, because either
 could be the one that is meant.
 """

@@ -132,8 +132,30 @@ def test_what_has_no_effect_is_said() -> None:
 
 def test_results_of_the_other_scheduler_are_removed() -> None:
     annotations = {"gpu-fraction": "0.5", "received-resource-type": "Fraction", "kept": "yes"}
-    labels = {"runai-gpu-group": "g", "kai.scheduler/queue": "default-queue"}
-    found = translation.translate(asking(annotations=annotations, labels=labels))
+    found = translation.translate(asking(annotations=annotations))
     assert found is not None
     assert set(pod.annotations_of(found.manifest)) == {"kept", contract.REQUEST, contract.CONTAINER}
-    assert found.manifest["metadata"]["labels"] == {"kai.scheduler/queue": "default-queue"}
+
+
+KUBESHARE = {"sharedgpu/gpu_request": "0.5", "sharedgpu/gpu_limit": "1.0"}
+
+
+@pytest.mark.parametrize(
+    "manifest",
+    [
+        asking({"main": {"nvidia.com/gpumem": "3000"}}, labels={"hami.io/team": "a"}),
+        asking({"main": {"aliyun.com/gpu-mem": "8"}}, labels={"aliyun.com/gpu-count": "2"}),
+        asking(annotations={"gpu-fraction": "0.5"}, labels={"mps": "web", "gpu-fraction": "x", "runai-gpu-group": "g"}),
+        asking(labels={**KUBESHARE, "sharedgpu/group_name": "g"}),
+    ],
+)
+def test_labels_stay_because_a_selector_may_name_them(manifest: dict[str, Any]) -> None:
+    found = translation.translate(manifest)
+    assert found is not None
+    assert found.manifest["metadata"]["labels"] == manifest["metadata"]["labels"]
+    assert translation.translate(found.manifest) is None
+
+
+def test_gpushares_annotations_override_kubeshares_labels() -> None:
+    assert translation.translate(asking(labels=KUBESHARE, annotations={f"{contract.REQUEST}.main": "0.7"})) is None
+    assert spelled(asking(labels=KUBESHARE, annotations={contract.ISOLATION: "mps"}))[contract.REQUEST] == "0.5"
