@@ -24,8 +24,8 @@ class Marks:
 
     A pod asks in this syntax if a container has one of `resources`, or the pod has one of `annotations`, or one of
     `labels` and no share in gpushare's annotations.
-    removed: further annotations that mean nothing without those. schedulers: `spec.schedulerName` of pods that only this
-    sharer's scheduler places. count: a resource of the whole GPU, which other software uses too; without it,
+    removed: further annotations that mean nothing without those. schedulers: `spec.schedulerName` of pods that only
+    this sharer's scheduler places. count: a resource of the whole GPU, which other software uses too; without it,
     `annotations` do not ask. ignored: a label with its value, by which users opt out.
     """
 
@@ -53,7 +53,7 @@ class Marks:
         return next(iter(keys), "")
 
     def without(self, manifest: PodJson) -> dict[str, Any]:
-        """Return the pod without these resources and annotations, to be bound by the default scheduler. The rest is shared."""
+        """Return the pod without these resources and annotations, for the default scheduler. The rest is shared."""
         own = (*self.resources, *filter(None, (self.count,)))
         metadata = {**(manifest.get("metadata") or {})}
         if metadata.get("annotations"):

@@ -1,8 +1,8 @@
 """Translation: a pod in another sharer's syntax → the same pod with gpushare's annotations. Pure.
 
-The result has nothing of the other syntax left but labels that do not ask, so it translates to itself, and the rest of admission treats it like
-any other pod that asks for a share. A pod that uses two syntaxes, or one and gpushare's own, is refused, because either
-could be the one that is meant.
+The result has nothing of the other syntax left but labels, which do not ask any more. So it translates to itself, and
+the rest of admission treats it like any other pod that asks for a share. A pod that uses two syntaxes, or one and
+gpushare's own, is refused, because either could be the one that is meant.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Migrated:
 
 
 def migrate(document: Json) -> Migrated | None:
-    """Rewrite an object; None if it has nothing to translate."""
+    """Rewrite an object, wholly or not at all; None if it has nothing to translate."""
     notes: list[str] = []
     refused: list[str] = []
 
@@ -54,6 +54,7 @@ def migrate(document: Json) -> Migrated | None:
     after = _rewritten(_as_pod(document), translated)
     if after == document and not refused:
         return None
+    after = document if refused else after
     return Migrated(document, after, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(refused)))
 
 
