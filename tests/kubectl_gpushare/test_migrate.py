@@ -79,6 +79,23 @@ def test_a_refused_object_stays_as_it_is(document: dict[str, Any]) -> None:
     assert found.after == document
 
 
+@pytest.mark.parametrize(
+    ("annotations", "named"),
+    [
+        ({"gpu-fraction": "0.5"}, ["PyTorchJob/train"]),
+        ({"gpu-fraction": "0.125"}, ["PyTorchJob/train"]),
+        ({contract.REQUEST: "0.5"}, ["PyTorchJob/train"]),  # translated by the webhook
+        ({}, []),
+    ],
+)
+def test_owners_of_kinds_that_are_not_read_are_named(annotations: dict[str, str], named: list[str]) -> None:
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "uid": "t", "controller": True}
+    metadata = {"annotations": annotations, "ownerReferences": [owner]}
+    pods = [{"kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "main"}]}}] * 2
+    assert migration.unread_owners(pods) == named
+    assert migration.unread_owners([*pods, {"kind": "PyTorchJob", "metadata": {"name": "train", "uid": "t"}}]) == []
+
+
 def test_manifests_without_anything_to_migrate_are_said_so(plugin: Plugin, tmp_path: Path) -> None:
     path = tmp_path / "pod.yaml"
     path.write_text(yaml.safe_dump({"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": {}}))
