@@ -45,8 +45,9 @@ def read(manifest: PodJson) -> Spelling:
         if not memory:
             raise spelling.wrong(container, _CORES, f"gives no memory: add {_MEMORY}")
         if memory > _MAX_GIB * gpus:
+            bits, unit = (30, "bytes") if memory >= 1 << 30 else (10, "MiB")
             raise spelling.wrong(
-                container, _MEMORY, f"is a number of GiB: write {memory // 1024} if it is meant in MiB"
+                container, _MEMORY, f"is a number of GiB: write {memory >> bits} if it is meant in {unit}"
             )
         if memory % gpus:
             raise spelling.wrong(container, _MEMORY, f"cannot be divided among {gpus} GPUs: write a multiple of {gpus}")

@@ -75,6 +75,8 @@ def _of_pod(annotations: Mapping[str, str]) -> SpelledShare:
     if _MEMORY in annotations:
         if not re.fullmatch(r"0*[1-9][0-9]{0,9}", annotations[_MEMORY]):
             raise _wrong(annotations, _MEMORY, "is not a number of MiB: write a whole number such as 2000")
+        if mistake := spelling.bytes_by_mistake(int(annotations[_MEMORY])):
+            raise _wrong(annotations, _MEMORY, mistake)
         return SpelledShare(memory=quantity.format_exactly(int(annotations[_MEMORY]) << 20), gpus=int(devices))
     if _FRACTION not in annotations:
         raise _wrong(annotations, _DEVICES, f"asks for no GPU by itself: add {_FRACTION} or {_MEMORY}")
@@ -91,7 +93,7 @@ def _of_pod(annotations: Mapping[str, str]) -> SpelledShare:
 
 def _container(manifest: PodJson) -> str:
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
-    name = annotations.get(_CONTAINER) or next(iter(names), "")
+    name = annotations.get(_CONTAINER) or pod.default_container(manifest)
     if name not in names:
         raise _wrong(annotations, _CONTAINER, f"is no container of the pod: it has {', '.join(names)}")
     return name

@@ -56,19 +56,29 @@ def translate(manifest: PodJson, syntaxes: Iterable[Syntax] = SYNTAXES.values())
     manifest = _with_texts(manifest)
     asked = [(syntax, found) for syntax in SYNTAXES.values() if (found := syntax.marks.found(manifest))]
     syntax, found = asked[0]
+    # LimitRanges set defaults for resources, not for annotations.
+    amounts = {name for container in pod.all_containers(manifest) for name in pod.resources(container)}
+    remedy = "remove one (it may come from a LimitRange)" if found in amounts else "remove one"
     if len(asked) > 1:
         other, second = asked[1]
         raise errors.GpushareError(
-            f"{found} is {syntax.title}'s syntax and {second} is {other.title}'s: a pod can use only one, so remove one"
+            f"{found} is {syntax.title}'s syntax and {second} is {other.title}'s: a pod can use only one, so {remedy}"
         )
     if (own := next(pod.share_keys(pod.annotations_of(manifest)), None)) is not None:
         raise errors.GpushareError(
-            f"{own} and {found}, which is {syntax.title}'s syntax, both ask for a share: remove one"
+            f"{own} and {found}, which is {syntax.title}'s syntax, both ask for a share: {remedy}"
         )
     spelling = syntax.read(manifest)
     if not spelling.shares:
         raise errors.GpushareError(f"{found} is {syntax.title}'s syntax, but no container asks for a GPU: remove it")
     spelled = spelling.spelled(manifest)
+    own_annotations = pod.annotations_of(manifest)
+    for key, value in spelled.items():
+        if own_annotations.get(key, value) != value:
+            raise errors.GpushareError(
+                f"{key} {errors.quoted(own_annotations[key])} differs from {errors.quoted(value)}, which the pod "
+                f"requests in {syntax.title}'s syntax: remove one"
+            )
     after = syntax.marks.without(manifest)
     after["metadata"]["annotations"] = {**(after["metadata"].get("annotations") or {}), **spelled}
     return Translation(syntax, after, spelled, spelling.notes)
