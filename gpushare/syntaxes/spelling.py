@@ -119,7 +119,7 @@ def bytes_by_mistake(mebibytes: int) -> str:
 
 def without_effect(key: str) -> str:
     """Return the note on a key of the other sharer that means nothing there either, such as a misspelled one."""
-    return f"{key} has no effect in gpushare"
+    return f"{errors.shortened(key, longest=128)} has no effect in gpushare"
 
 
 def wrong(container: Mapping[str, Any], resource: str, remedy: str) -> errors.RequestError:

@@ -36,11 +36,15 @@ SYNTAXES: Final[Mapping[str, Syntax]] = {
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Translation:
-    """A translated pod. spelled: gpushare's annotations for its request. notes: requests without effect."""
+    """A translated pod. spelled: gpushare's annotations for its request. replaced: resources that it had instead.
+
+    notes: requests without effect.
+    """
 
     syntax: Syntax
     manifest: PodJson
     spelled: Mapping[str, str]
+    replaced: frozenset[str]
     notes: tuple[str, ...]
 
     @property
@@ -57,7 +61,7 @@ def translate(manifest: PodJson, syntaxes: Iterable[Syntax] = SYNTAXES.values())
     asked = [(syntax, found) for syntax in SYNTAXES.values() if (found := syntax.marks.found(manifest))]
     syntax, found = asked[0]
     # LimitRanges set defaults for resources, not for annotations.
-    amounts = {name for container in pod.all_containers(manifest) for name in pod.resources(container)}
+    amounts = _resources(manifest)
     remedy = "remove one (it may come from a LimitRange)" if found in amounts else "remove one"
     if len(asked) > 1:
         other, second = asked[1]
@@ -81,7 +85,11 @@ def translate(manifest: PodJson, syntaxes: Iterable[Syntax] = SYNTAXES.values())
             )
     after = syntax.marks.without(manifest)
     after["metadata"]["annotations"] = {**(after["metadata"].get("annotations") or {}), **spelled}
-    return Translation(syntax, after, spelled, spelling.notes)
+    return Translation(syntax, after, spelled, amounts - _resources(after), spelling.notes)
+
+
+def _resources(manifest: PodJson) -> frozenset[str]:
+    return frozenset(name for container in pod.all_containers(manifest) for name in pod.resources(container))
 
 
 def _with_texts(manifest: PodJson) -> PodJson:

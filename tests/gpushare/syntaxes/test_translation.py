@@ -99,6 +99,12 @@ def test_a_pod_with_a_request_of_gpushares_too_is_refused() -> None:
     assert refused(written).endswith("both ask for a share: remove one")
 
 
+def test_the_resources_that_a_share_replaces_are_known() -> None:
+    found = translation.translate(asking({"main": {"nvidia.com/gpu": "1", "nvidia.com/gpumem": "3000", "cpu": "1"}}))
+    assert found is not None
+    assert found.replaced == {"nvidia.com/gpu", "nvidia.com/gpumem"}
+
+
 def test_other_annotations_of_gpushare_stay() -> None:
     found = translation.translate(asking({"main": {"aliyun.com/gpu-mem": "3"}}, annotations={contract.LATENCY: "true"}))
     assert found is not None
