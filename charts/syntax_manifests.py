@@ -183,18 +183,21 @@ def expression(marks: Marks) -> str:
             f"!(has(object.metadata.labels) && '{label}' in object.metadata.labels && "
             f"object.metadata.labels['{label}'] == '{value}')"
         )
-    by_key = [
-        f"has({field}) && {field}.exists(key, {_is_one_of('key', names)})"
-        for field, names in (
-            ("object.metadata.annotations", marks.annotations),
-            ("object.metadata.labels", marks.labels),
-        )
-        if names
-    ]
+    by_key = []
+    if marks.annotations:
+        by_key.append(_has_key("annotations", marks.annotations))
+    if marks.labels:
+        own = tuple(name for key in contract.SHARE_KEYS for name in (key, f"{key}."))
+        by_key.append(f"{_has_key('labels', marks.labels)} && !({_has_key('annotations', own)})")
     if marks.count:
         by_key = [f"{each} && {_has_resource((marks.count,))}" for each in by_key]
     asks = [*by_key, *([_has_resource(marks.resources)] if marks.resources else [])]
     return " && ".join([*conditions, asks[0] if len(asks) == 1 else f"(({') || ('.join(asks)}))"])
+
+
+def _has_key(field: str, names: tuple[str, ...]) -> str:
+    keys = f"object.metadata.{field}"
+    return f"has({keys}) && {keys}.exists(key, {_is_one_of('key', names)})"
 
 
 def _has_resource(names: tuple[str, ...]) -> str:

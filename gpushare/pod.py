@@ -38,6 +38,11 @@ def init_containers(pod: PodJson) -> list[Mapping[str, Any]]:
     return list((pod.get("spec") or {}).get("initContainers") or [])
 
 
+def all_containers(pod: PodJson) -> list[Mapping[str, Any]]:
+    """Return app containers, then init containers."""
+    return [*containers(pod), *init_containers(pod)]
+
+
 def is_sidecar(init_container: Mapping[str, Any]) -> bool:
     """Whether this init container keeps running next to the containers that start after it."""
     return init_container.get("restartPolicy") == "Always"
@@ -45,7 +50,7 @@ def is_sidecar(init_container: Mapping[str, Any]) -> bool:
 
 def container_names(pod: PodJson) -> tuple[str, ...]:
     """Return the names of all containers, app containers first."""
-    return tuple(str(container.get("name") or "") for container in (*containers(pod), *init_containers(pod)))
+    return tuple(str(container.get("name") or "") for container in all_containers(pod))
 
 
 def default_container(pod: PodJson) -> str:
@@ -84,7 +89,7 @@ def is_some(amount: str) -> bool:
 
 def has_share_resources(pod: PodJson) -> bool:
     """Whether a container requests a resource of gpushare."""
-    return any(any(map(_is_ours, resources(each))) for each in (*containers(pod), *init_containers(pod)))
+    return any(any(map(_is_ours, resources(each))) for each in all_containers(pod))
 
 
 def share_keys(keys: Mapping[str, str]) -> Iterator[str]:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpushare import contract, errors, pod
@@ -73,6 +73,23 @@ def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Reque
                 f"the ResourceQuota {name} of its namespace would count {counts} of {resource}, but the shares of the "
                 f"pod take {takes}: name no init container in {contract.CONTAINER} if other containers have their own "
                 "keys"
+            )
+    return None
+
+
+def evaded(quotas: Iterable[Allowance], replaced: Collection[str]) -> str | None:
+    """Return which quota no longer bounds a pod that has a share instead of the `replaced` resources, as a sentence.
+
+    None if no quota does, or if one counts shares, so that an administrator has bounded these instead.
+    """
+    hard = [(quota.name, resource) for quota in quotas for resource in quota.hard]
+    if any(resource in {contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY} for _, resource in hard):
+        return None
+    for name, resource in hard:
+        if resource in replaced:
+            return (
+                f"the ResourceQuota {name} of its namespace counts {resource}, which a pod with a share does not "
+                f"request: add requests.{contract.RESOURCE_PERCENT} and requests.{contract.RESOURCE_MEMORY} to it"
             )
     return None
 

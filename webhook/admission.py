@@ -84,7 +84,7 @@ class Admission:
         if exceeded is not None:
             return review.deny(422, exceeded)
         if syntax := admission.get("syntax"):
-            return translated(manifest, syntax)
+            return self._translated(manifest, syntax, holder.namespace)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         view = PodSpecView.read(manifest)
@@ -102,7 +102,7 @@ class Admission:
                 await self.reservation.release(own[0].name, own[1].id)
             return review.deny(request.code, request.sentence)
         if missing is not None:
-            return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
+            return _starting(missing)
         warnings: tuple[str, ...] = ()
         if own is None:
             # No warnings for a dry run: if reinvoked, it has no reservation that proves our own annotations genuine.
@@ -123,6 +123,20 @@ class Admission:
         outcome = held_back or await self.reservation.reserve(wanted, request, holder, waited)
         return _answer(manifest, wanted, request, outcome, warnings)
 
+    def _translated(self, manifest: PodJson, syntax: str, namespace: str) -> review.ReviewResponse:
+        """Answer with the pod in gpushare's syntax. It is not placed: the API server calls again with the result."""
+        try:
+            found = translation.translate(manifest, (translation.SYNTAXES[syntax],))
+        except errors.GpushareError as error:
+            return review.deny(422, str(error))
+        if found is None:
+            return review.allow("ignored")
+        if (missing := self.store.missing()) is not None:
+            return _starting(missing)
+        if (evaded := self.store.evaded(namespace, found.replaced)) is not None:
+            return review.deny(403, evaded)
+        return _meaning(manifest, found)
+
     def _still_fits(self, wanted: PodJson, request: Request, node: GpuNode, entry: Allocation) -> bool:
         """Whether a pod that another webhook has changed can keep its reservation and run on its node."""
         kinds = self.store.chooser.kinds(request)
@@ -132,14 +146,7 @@ class Admission:
         return self.store.chooser.node_filter(wanted)(node.name) is None
 
 
-def translated(manifest: PodJson, syntax: str) -> review.ReviewResponse:
-    """Answer with the same pod in gpushare's syntax. It is not placed: the API server calls again with the result."""
-    try:
-        found = translation.translate(manifest, (translation.SYNTAXES[syntax],))
-    except errors.GpushareError as error:
-        return review.deny(422, str(error))
-    if found is None:
-        return review.allow("ignored")
+def _meaning(manifest: PodJson, found: translation.Translation) -> review.ReviewResponse:
     meaning = f"{found.syntax.title}'s syntax is understood as {', '.join(found.lines)}"
     meanings = [meaning]
     if len(meaning) > review.MAX_WARNING:
@@ -150,6 +157,10 @@ def translated(manifest: PodJson, syntax: str) -> review.ReviewResponse:
         warnings=(*meanings, *found.notes),
         audit={"decision": f"translated: {meaning}"},
     )
+
+
+def _starting(missing: str) -> review.ReviewResponse:
+    return review.deny(503, f"gpushare is starting: {missing}; try again in a moment", outcome="unready")
 
 
 def _answer(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from gpushare import errors
+from gpushare import errors, pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import marks, spelling
 from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
@@ -26,7 +26,7 @@ _MAX_GIB: Final = 1024  # no GPU has more, so a larger number is in MiB
 # Its scheduler writes these annotations.
 _RESULTS: Final = tuple(f"ALIYUN_COM_GPU_MEM_{each}" for each in ("ASSIGNED", "ASSUME_TIME", "DEV", "IDX", "POD"))
 
-MARKS: Final = marks.Marks(resources=(_MEMORY, _CORES, _TFLOPS), removed=(_COUNT, *_RESULTS))
+MARKS: Final = marks.Marks(resources=(_MEMORY, _CORES, _TFLOPS), removed=_RESULTS)
 
 
 def read(manifest: PodJson) -> Spelling:
@@ -36,7 +36,7 @@ def read(manifest: PodJson) -> Spelling:
         raise errors.RequestError(_COUNT, count, "is not a number of GPUs: write 1 or more")
     gpus = int(count)
     shares: Shares = {}
-    for container in spelling.every_container(manifest):
+    for container in pod.all_containers(manifest):
         if spelling.written(container, _TFLOPS):
             raise spelling.wrong(container, _TFLOPS, f"depends on the model of the GPU: write {_CORES}")
         memory, cores = spelling.whole_number(container, _MEMORY), spelling.percent(container, _CORES)
@@ -45,8 +45,9 @@ def read(manifest: PodJson) -> Spelling:
         if not memory:
             raise spelling.wrong(container, _CORES, f"gives no memory: add {_MEMORY}")
         if memory > _MAX_GIB * gpus:
+            bits, unit = (30, "bytes") if memory >= 1 << 30 else (10, "MiB")
             raise spelling.wrong(
-                container, _MEMORY, f"is a number of GiB: write {memory // 1024} if it is meant in MiB"
+                container, _MEMORY, f"is a number of GiB: write {memory >> bits} if it is meant in {unit}"
             )
         if memory % gpus:
             raise spelling.wrong(container, _MEMORY, f"cannot be divided among {gpus} GPUs: write a multiple of {gpus}")

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
 from gpushare.syntaxes.marks import Marks
@@ -34,10 +34,12 @@ def read(manifest: PodJson) -> Spelling:
     """Read a pod. Raises RequestError."""
     shares: Shares = {}
     notes = []
-    for container in spelling.every_container(manifest):
+    for container in pod.all_containers(manifest):
         _refuse(container)
         name = (spelling.name_of(container),)
         if shared := spelling.whole_number(container, _SHARED):
+            if spelling.written(container, _SLICED):
+                raise spelling.wrong(container, _SHARED, f"cannot be combined with {_SLICED}: remove one")
             if shared > _SHARES_PER_GPU:
                 raise spelling.wrong(
                     container, _SHARED, f"is more than the {_SHARES_PER_GPU} shares of a GPU: write {contract.GPUS}"
@@ -65,7 +67,7 @@ def _refuse(container: Mapping[str, Any]) -> None:
         for key in side if isinstance(side, Mapping) else ():
             if key.startswith(_PROFILE):
                 instead = f"nvidia.com/mig-{key.removeprefix(_PROFILE)}"
-                raise spelling.wrong(container, key, f"is no share: write {instead} for a MIG device from gpushare")
+                raise spelling.wrong(container, key, f"is not a share: write {instead} for a MIG device from gpushare")
     if spelling.written(container, _PARTITIONED):
         raise spelling.wrong(container, _PARTITIONED, "names no profile: write nvidia.com/mig-1g.10gb and the like")
     if spelling.written(container, _VISIBILITY):

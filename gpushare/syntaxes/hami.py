@@ -34,10 +34,12 @@ class VirtualGpuResources(NamedTuple):
 _GPU: Final = VirtualGpuResources(
     "nvidia.com/gpu", "nvidia.com/gpumem", "nvidia.com/gpumem-percentage", "nvidia.com/gpucores"
 )
-_PRIORITY: Final = "nvidia.com/priority"
+_PRIORITY: Final = "nvidia.com/priority"  # 0 is high; 1 is low, and what containers have without it
 USE_TYPE, NOT_TYPE = "nvidia.com/use-gputype", "nvidia.com/nouse-gputype"
 _USE_UUID, _NOT_UUID, _MODE = "nvidia.com/use-gpuuuid", "nvidia.com/nouse-gpuuuid", "nvidia.com/vgpu-mode"
 _NUMA: Final = "nvidia.com/numa-bind"
+_DOMAIN: Final = "hami.io/"
+_RESULTS: Final = ("hami.io/vgpu-", "hami.io/bind-")  # its scheduler writes annotations that begin so
 _GPU_POLICY, _NODE_POLICY = "hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy"
 _POLICIES: Final[Mapping[str, str]] = {"binpack": "pack", "spread": "spread"}
 _MODES: Final[Mapping[str, Isolation]] = {
@@ -50,7 +52,7 @@ _CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"  # an environment variable o
 MARKS: Final = Marks(
     resources=(_GPU.memory, _GPU.percentage, _GPU.cores, _PRIORITY),
     annotations=(USE_TYPE, NOT_TYPE, _USE_UUID, _NOT_UUID, _MODE, _NUMA, _GPU_POLICY, _NODE_POLICY),
-    removed=("hami.io/",),
+    removed=(_DOMAIN,),
     schedulers=("hami-scheduler",),
     count=_GPU.gpus,
     ignored=("hami.io/webhook", "ignore"),
@@ -65,12 +67,17 @@ def read(manifest: PodJson) -> Spelling:
             _NUMA, annotations[_NUMA], "has no equivalent: remove it, as gpushare prefers GPUs of one NUMA node anyway"
         )
     ours = {**constraints(annotations), **_uuids(annotations), **mode(annotations, _MODE), **_policy(annotations)}
-    return Spelling(dict(_shares(manifest)), ours)
+    unknown = (
+        key
+        for key in annotations
+        if key.startswith(_DOMAIN) and key not in MARKS.annotations and not key.startswith(_RESULTS)
+    )
+    return Spelling(dict(_shares(manifest)), ours, tuple(map(spelling.without_effect, unknown)))
 
 
 def _shares(manifest: PodJson) -> Iterator[tuple[tuple[str, ...], SpelledShare]]:
-    for container in spelling.every_container(manifest):
-        if spelling.whole_number(container, _PRIORITY) == 0 and spelling.written(container, _PRIORITY):
+    for container in pod.all_containers(manifest):
+        if spelling.whole_number(container, _PRIORITY) not in {None, 1}:
             raise spelling.wrong(
                 container, _PRIORITY, f"has no equivalent: remove it, and write {contract.LATENCY} to be served first"
             )
@@ -114,6 +121,8 @@ def mode(annotations: Mapping[str, str], key: str) -> dict[str, str]:
     text = annotations.get(key)
     if text is None:
         return {}
+    if "hami-core" in _items(text):  # a list of modes that suit the pod
+        text = "hami-core"
     if text not in _MODES:
         raise errors.RequestError(key, text, f"is unknown: write one of {', '.join(_MODES)}")
     return {contract.ISOLATION: _MODES[text].value}

@@ -33,8 +33,8 @@ _WHOLE: Final = "nvidia.com/gpu"
 
 MARKS: Final = Marks(
     annotations=(_FRACTION, _MEMORY, _DEVICES, _PER_CONTAINER),
-    # The last three are what KAI writes.
-    removed=(_CONTAINER, _MPS, "runai/shared-gpu-configmap", "received-resource-type", "runai-gpu-group"),
+    # The last two are what KAI writes.
+    removed=(_CONTAINER, _MPS, "runai/shared-gpu-configmap", "received-resource-type"),
     schedulers=("kai-scheduler",),
 )
 
@@ -58,7 +58,7 @@ def read(manifest: PodJson) -> Spelling:
     if not shares:
         key = next(key for key in annotations if key.startswith(_PER_CONTAINER))
         raise _wrong(annotations, key, f"asks for no GPU without an amount: add {_FRACTION} or {_MEMORY}")
-    for container in spelling.every_container(manifest):
+    for container in pod.all_containers(manifest):
         if spelling.whole_number(container, _WHOLE):
             raise spelling.wrong(container, _WHOLE, "cannot be combined with a fraction of a GPU: remove one")
     if annotations.get(_MPS) == "true":
@@ -75,6 +75,8 @@ def _of_pod(annotations: Mapping[str, str]) -> SpelledShare:
     if _MEMORY in annotations:
         if not re.fullmatch(r"0*[1-9][0-9]{0,9}", annotations[_MEMORY]):
             raise _wrong(annotations, _MEMORY, "is not a number of MiB: write a whole number such as 2000")
+        if mistake := spelling.bytes_by_mistake(int(annotations[_MEMORY])):
+            raise _wrong(annotations, _MEMORY, mistake)
         return SpelledShare(memory=quantity.format_exactly(int(annotations[_MEMORY]) << 20), gpus=int(devices))
     if _FRACTION not in annotations:
         raise _wrong(annotations, _DEVICES, f"asks for no GPU by itself: add {_FRACTION} or {_MEMORY}")
@@ -91,7 +93,7 @@ def _of_pod(annotations: Mapping[str, str]) -> SpelledShare:
 
 def _container(manifest: PodJson) -> str:
     annotations, names = pod.annotations_of(manifest), pod.container_names(manifest)
-    name = annotations.get(_CONTAINER) or next(iter(names), "")
+    name = annotations.get(_CONTAINER) or pod.default_container(manifest)
     if name not in names:
         raise _wrong(annotations, _CONTAINER, f"is no container of the pod: it has {', '.join(names)}")
     return name

@@ -17,7 +17,7 @@ from typing import Final
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.pod import PodJson
-from gpushare.syntaxes import marks
+from gpushare.syntaxes import marks, spelling
 from gpushare.syntaxes.spelling import SpelledShare, Spelling
 
 NAME: Final = "kubeshare"
@@ -34,6 +34,8 @@ _LOCALITY: Final[Mapping[str, str]] = {
     "sched_exclusion": contract.EXCLUSION,
 }
 _GROUP, _HEADCOUNT, _THRESHOLD, _PRIORITY = "group_name", "group_headcount", "group_threshold", "priority"
+_RESULTS: Final = ("gpu_uuid", "cell_id", "gpu_manager_port")  # its scheduler writes these
+_KNOWN: Final = (*_AMOUNTS, _MODEL, *_LOCALITY, _GROUP, _HEADCOUNT, _THRESHOLD, _PRIORITY, *_RESULTS)
 
 MARKS: Final = marks.Marks(
     labels=tuple(_LABELS + key for key in _AMOUNTS),
@@ -55,8 +57,9 @@ def read(manifest: PodJson) -> Spelling:
         ours[contract.MODEL] = model
     notes = list(_group(there, ours))
     if key := there.key(_PRIORITY):
-        notes.append(f"{key} has no effect in gpushare: write spec.priorityClassName")
-    containers = tuple(str(container.get("name") or "") for container in pod.containers(manifest))
+        notes.append(f"{spelling.without_effect(key)}: write spec.priorityClassName")
+    notes += [spelling.without_effect(key) for key in there.values if key.partition("/")[2] not in _KNOWN]
+    containers = tuple(map(spelling.name_of, pod.containers(manifest)))
     return Spelling({containers: _amounts(there)}, ours, tuple(notes))
 
 
@@ -77,7 +80,7 @@ class _Values:
     def number(self, name: str) -> Fraction:
         """Return a number that is there. Raises RequestError."""
         if not re.fullmatch(r"[0-9]{1,18}(\.[0-9]{1,18})?", self.text(name)):
-            raise self.wrong(name, "is not a number")
+            raise self.wrong(name, "is not a number: write digits, such as 1 or 0.5")
         return Fraction(self.text(name))
 
     def wrong(self, name: str, remedy: str) -> errors.RequestError:
@@ -88,6 +91,8 @@ def _amounts(there: _Values) -> SpelledShare:
     limit_key = there.key(_LIMIT)
     request = there.number(_REQUEST) if there.key(_REQUEST) else Fraction(0)
     limit = there.number(_LIMIT) if limit_key else max(request, Fraction(1))
+    if limit_key and not limit:
+        raise there.wrong(_LIMIT, "lets the pod compute nothing: write a limit above 0")
     if request > limit or (limit > 1 and request != limit):
         raise there.wrong(_LIMIT, "is less than the request, or another number of whole GPUs: make them equal")
     if request > 1:
@@ -102,7 +107,8 @@ def _amounts(there: _Values) -> SpelledShare:
         raise there.wrong(_MEMORY, "is not a number of bytes: write a whole number")
     if not request and not memory:
         name = _LIMIT if limit_key else _REQUEST
-        raise there.wrong(name, f"gives no memory: add {_MEMORY}, or {_REQUEST} above 0")
+        prefix = there.key(name).removesuffix(name)
+        raise there.wrong(name, f"gives no memory: add {prefix}{_MEMORY}, or {prefix}{_REQUEST} above 0")
     text = quantity.format_exactly(int(memory)) if memory else ""
     return SpelledShare(int(request * 100), int(limit * 100) if limit < 1 else None, text)
 

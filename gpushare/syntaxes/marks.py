@@ -1,8 +1,9 @@
 """Marks: the names by which a pod in another sharer's syntax is recognised, and what translation removes from it.
 
 A pod that keeps a foreign resource fits no node, and one that keeps a foreign annotation would be translated again. So
-all of a syntax's names are removed. The webhook's matchConditions and a ValidatingAdmissionPolicy state the same marks
-in CEL; a test compares them.
+a syntax's resources and annotations are removed. Labels stay, because a controller whose selector names one would lose
+its pods and create more without end; labels that ask count only until gpushare's annotations ask. The webhook's
+matchConditions and a ValidatingAdmissionPolicy state the same marks in CEL; a test compares them.
 """
 
 from __future__ import annotations
@@ -21,9 +22,10 @@ DEFAULT_SCHEDULER: Final = "default-scheduler"
 class Marks:
     """The names of a syntax. A name that ends with "." or "/" stands for all names that begin with it.
 
-    A pod asks in this syntax if a container has one of `resources`, or the pod has one of `annotations` or `labels`.
-    removed: further names that mean nothing without those. schedulers: `spec.schedulerName` of pods that only this
-    sharer's scheduler places. count: a resource of the whole GPU, which other software uses too; without it,
+    A pod asks in this syntax if a container has one of `resources`, or the pod has one of `annotations`, or one of
+    `labels` and no share in gpushare's annotations.
+    removed: further annotations that mean nothing without those. schedulers: `spec.schedulerName` of pods that only
+    this sharer's scheduler places. count: a resource of the whole GPU, which other software uses too; without it,
     `annotations` do not ask. ignored: a label with its value, by which users opt out.
     """
 
@@ -42,20 +44,20 @@ class Marks:
             label and labels(manifest).get(label) == value
         ):
             return ""
-        amounts = [*_resources(manifest)]
+        amounts = [name for container in pod.all_containers(manifest) for name in pod.resources(container)]
         by_resource = next((name for name in amounts if _is_one_of(name, self.resources)), "")
         if by_resource or (self.count and self.count not in amounts):
             return by_resource
-        keys = (*_among(pod.annotations_of(manifest), self.annotations), *_among(labels(manifest), self.labels))
+        asking = {} if pod.asks_for_share(manifest) else labels(manifest)
+        keys = (*_among(pod.annotations_of(manifest), self.annotations), *_among(asking, self.labels))
         return next(iter(keys), "")
 
     def without(self, manifest: PodJson) -> dict[str, Any]:
-        """Return the pod without these names, to be bound by the default scheduler. The rest is shared."""
-        own = (*self.resources, *self.annotations, *self.labels, *self.removed, *filter(None, (self.count,)))
+        """Return the pod without these resources and annotations, for the default scheduler. The rest is shared."""
+        own = (*self.resources, *filter(None, (self.count,)))
         metadata = {**(manifest.get("metadata") or {})}
-        for field in ("annotations", "labels"):
-            if metadata.get(field):
-                metadata = _with_kept(metadata, field, own)
+        if metadata.get("annotations"):
+            metadata = _with_kept(metadata, "annotations", (*self.annotations, *self.removed))
         spec = {**(manifest.get("spec") or {})}
         for listed in ("containers", "initContainers"):
             if spec.get(listed):
@@ -68,11 +70,6 @@ class Marks:
 def labels(manifest: PodJson) -> Mapping[str, str]:
     """Return the labels, or an empty mapping."""
     return (manifest.get("metadata") or {}).get("labels") or {}
-
-
-def _resources(manifest: PodJson) -> Iterator[str]:
-    for container in (*pod.containers(manifest), *pod.init_containers(manifest)):
-        yield from pod.resources(container)
 
 
 def _among(keys: Mapping[str, str], names: tuple[str, ...]) -> Iterator[str]:

@@ -14,7 +14,7 @@ from gpushare import contract, errors, pod, quantity
 from gpushare.pod import PodJson
 
 _MIB = 1 << 20
-_MAX_MIB = 2**31 - 1  # as other sharers limit it: larger numbers are bytes by mistake
+_MAX_MIB = (1 << 20) - 1  # no GPU has 1 TiB, so a larger number is in bytes
 
 
 Shares = dict[tuple[str, ...], "SpelledShare"]  # by the names of the containers that use a share together
@@ -67,11 +67,6 @@ class Spelling:
         return spelled | dict(self.annotations)
 
 
-def every_container(manifest: PodJson) -> list[Mapping[str, Any]]:
-    """Return app containers and init containers."""
-    return [*pod.containers(manifest), *pod.init_containers(manifest)]
-
-
 def name_of(container: Mapping[str, Any]) -> str:
     """Return the container's name, or an empty string."""
     return str(container.get("name") or "")
@@ -112,9 +107,19 @@ def percent(container: Mapping[str, Any], resource: str) -> int | None:
 def mebibytes(container: Mapping[str, Any], resource: str) -> str:
     """Return memory that is written as a number of MiB; empty for 0, which means unset. Raises RequestError."""
     value = whole_number(container, resource)
-    if value is not None and value > _MAX_MIB:
-        raise wrong(container, resource, f"is a number of MiB: write {value // _MIB} if it is meant in bytes")
+    if value is not None and (mistake := bytes_by_mistake(value)):
+        raise wrong(container, resource, mistake)
     return quantity.format_exactly(value * _MIB) if value else ""
+
+
+def bytes_by_mistake(mebibytes: int) -> str:
+    """Return the remedy for a number of MiB that no GPU has; empty for others."""
+    return f"is a number of MiB: write {mebibytes // _MIB} if it is meant in bytes" if mebibytes > _MAX_MIB else ""
+
+
+def without_effect(key: str) -> str:
+    """Return the note on a key of the other sharer that means nothing there either, such as a misspelled one."""
+    return f"{errors.shortened(key, longest=128)} has no effect in gpushare"
 
 
 def wrong(container: Mapping[str, Any], resource: str, remedy: str) -> errors.RequestError:

@@ -33,7 +33,7 @@ def read(manifest: PodJson) -> Spelling:
     annotations = pod.annotations_of(manifest)
     shares: Shares = {
         (spelling.name_of(container),): amounts
-        for container in spelling.every_container(manifest)
+        for container in pod.all_containers(manifest)
         if (amounts := hami.virtual_gpu(container, _GPU)) is not None
     }
     return Spelling(shares, {**hami.constraints(annotations), **hami.mode(annotations, _MODE)})

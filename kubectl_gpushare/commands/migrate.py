@@ -56,7 +56,9 @@ def command(filenames: tuple[str, ...], **params: Any) -> int:
         raise click.UsageError("say what to migrate: either -f FILE, or -n NAMESPACE for what runs there")
     if paths.count("-") > 1:
         raise click.UsageError("standard input can be read only once")
-    documents = [*(_in_files(paths) if paths else _in_namespace(chosen))]
+    running = [] if paths else [*live_cluster.LiveCluster(chosen.kubectl()).with_pod_templates(chosen.namespace)]
+    documents = [*_in_files(paths)] or [migration.as_applied(item) for item in running if not migration.is_owned(item)]
+    unread = migration.unread_owners(running)
     migrated = [(document, migration.migrate(document)) for document in documents]
     found = [each for _, each in migrated if each is not None]
     if chosen.output:
@@ -65,7 +67,8 @@ def command(filenames: tuple[str, ...], **params: Any) -> int:
     else:
         _show(found, chosen)
     printing.warn(f"{each.name}: {note}" for each in found for note in each.notes)
-    if not found:
+    printing.warn(f"{name} is of a kind that is not read here: rewrite its manifest with -f" for name in unread)
+    if not found and not unread:
         printing.write_words(["nothing to migrate: no pod asks for a GPU in another sharer's syntax"], sys.stderr)
     refused = [f"{each.name} stays as it is: {sentence}" for each in found for sentence in each.refused]
     printing.warn(refused)
@@ -83,12 +86,6 @@ def _in_files(paths: Sequence[str]) -> Iterator[Json]:
                                 f"{inputs.name(file)} has in {migration.name_of(item)} a pod that is invalid: {wrong}"
                             )
                     yield item
-
-
-def _in_namespace(chosen: Options) -> Iterator[Json]:
-    for item in live_cluster.LiveCluster(chosen.kubectl()).with_pod_templates(chosen.namespace):
-        if not migration.is_owned(item):
-            yield migration.as_applied(item)
 
 
 def _show(found: Sequence[Migrated], chosen: Options) -> None:

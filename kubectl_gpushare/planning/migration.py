@@ -7,10 +7,10 @@ rewritten too. Objects without anything to translate stay as they are, key for k
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import errors
+from gpushare import errors, pod
 from gpushare.syntaxes import kubeshare, translation
 
 Json = Mapping[str, Any]
@@ -35,7 +35,7 @@ class Migrated:
 
 
 def migrate(document: Json) -> Migrated | None:
-    """Rewrite an object; None if it has nothing to translate."""
+    """Rewrite an object, wholly or not at all; None if it has nothing to translate."""
     notes: list[str] = []
     refused: list[str] = []
 
@@ -54,6 +54,7 @@ def migrate(document: Json) -> Migrated | None:
     after = _rewritten(_as_pod(document), translated)
     if after == document and not refused:
         return None
+    after = document if refused else after
     return Migrated(document, after, tuple(dict.fromkeys(notes)), tuple(dict.fromkeys(refused)))
 
 
@@ -79,8 +80,22 @@ def as_applied(document: Json) -> Json:
 
 def is_owned(document: Json) -> bool:
     """Whether a controller creates this object, so that only its owner is worth changing."""
-    owners = (document.get("metadata") or {}).get("ownerReferences") or []
-    return any(owner.get("controller") for owner in owners)
+    return pod.controller(document) is not None
+
+
+def unread_owners(items: Sequence[Json]) -> list[str]:
+    """Return the controllers of objects that request GPUs, as `Kind/name`, that are not among these objects."""
+    read = {(item.get("metadata") or {}).get("uid") for item in items}
+    found: dict[str, None] = {}
+    for item in items:
+        owner = pod.controller(item)
+        if owner is not None and owner.uid not in read and _requests_gpus(item):
+            found[f"{owner.kind}/{owner.name}"] = None
+    return [*found]
+
+
+def _requests_gpus(item: Json) -> bool:
+    return any(pod.asks_for_share(template) for template in templates(item)) or migrate(item) is not None
 
 
 def name_of(document: Json) -> str:

@@ -103,6 +103,8 @@ def test_pods_without_another_syntax_are_not_sent_to_its_webhook(registered: Clu
     asks = builders.pod(request="1")
     del asks["metadata"]["namespace"]
     assert called(registered, understanding, asks) == contract.WEBHOOK_NAME
+    asks["metadata"]["labels"] = {"sharedgpu/gpu_request": "0.5", "sharedgpu/gpu_limit": "1.0"}
+    assert called(registered, understanding, asks) == contract.WEBHOOK_NAME  # KubeShare's labels stay when translated
 
 
 def test_an_upgrade_puts_the_webhooks_of_other_syntaxes_first(installed: Cluster) -> None:

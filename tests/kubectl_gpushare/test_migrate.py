@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from gpushare import contract
+from kubectl_gpushare.planning import migration
 from tests.kubectl_gpushare.conftest import Plugin
 from tests.kubectl_gpushare.test_views import compare
 
@@ -51,6 +52,48 @@ def test_the_new_manifests_are_complete_and_have_nothing_left_to_migrate(
         },
     }
     assert template["spec"]["containers"][0]["resources"] == {"limits": {"cpu": 2}}
+
+
+def job(*fractions: str) -> dict[str, Any]:
+    tasks = [
+        {"template": {"metadata": {"annotations": {"gpu-fraction": text}}, "spec": {"containers": [{"name": "main"}]}}}
+        for text in fractions
+    ]
+    return {"kind": "Job", "metadata": {"name": "j"}, "spec": {"tasks": tasks}}
+
+
+def sharepod(**keys: str) -> dict[str, Any]:
+    annotations = {f"kubeshare/{key}": text for key, text in keys.items()}
+    metadata = {"name": "s", "annotations": annotations}
+    api = {"apiVersion": "kubeshare.nthu/v1", "kind": "SharePod"}
+    return {**api, "metadata": metadata, "spec": {"containers": [{"name": "main"}]}}
+
+
+@pytest.mark.parametrize(
+    "document", [job("0.5", "0.125"), sharepod(gpu_request="0.125", gpu_limit="1.0")], ids=["a template", "a SharePod"]
+)
+def test_a_refused_object_stays_as_it_is(document: dict[str, Any]) -> None:
+    found = migration.migrate(document)
+    assert found is not None
+    assert "finer than 0.01" in found.refused[0]
+    assert found.after == document
+
+
+@pytest.mark.parametrize(
+    ("annotations", "named"),
+    [
+        ({"gpu-fraction": "0.5"}, ["PyTorchJob/train"]),
+        ({"gpu-fraction": "0.125"}, ["PyTorchJob/train"]),
+        ({contract.REQUEST: "0.5"}, ["PyTorchJob/train"]),  # translated by the webhook
+        ({}, []),
+    ],
+)
+def test_owners_of_kinds_that_are_not_read_are_named(annotations: dict[str, str], named: list[str]) -> None:
+    owner = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "name": "train", "uid": "t", "controller": True}
+    metadata = {"annotations": annotations, "ownerReferences": [owner]}
+    pods = [{"kind": "Pod", "metadata": metadata, "spec": {"containers": [{"name": "main"}]}}] * 2
+    assert migration.unread_owners(pods) == named
+    assert migration.unread_owners([*pods, {"kind": "PyTorchJob", "metadata": {"name": "train", "uid": "t"}}]) == []
 
 
 def test_manifests_without_anything_to_migrate_are_said_so(plugin: Plugin, tmp_path: Path) -> None:

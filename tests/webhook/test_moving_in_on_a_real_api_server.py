@@ -101,6 +101,7 @@ def test_manifests_of_hami_and_kai_get_shares_unchanged(cluster: Cluster) -> Non
     assert sum(reviews.values()) == 4
     until(lambda: cluster.is_settled() and len(cluster.node().allocations) == 2, cluster.explain)
     _refuses_what_has_no_equivalent(cluster)
+    _keeps_quotas(cluster)
     _leaves_other_namespaces_alone(cluster)
 
 
@@ -122,6 +123,15 @@ def _refuses_what_has_no_equivalent(cluster: Cluster) -> None:
     forged = asking({"nvidia.com/gpumem": "3000"}, annotations={contract.ALLOCATION: "forged"})
     stored = cluster.create_placed(forged)
     assert stored["metadata"]["annotations"][contract.ALLOCATION] != "forged"
+
+
+def _keeps_quotas(cluster: Cluster) -> None:
+    quota = {"metadata": {"name": "old"}, "spec": {"hard": {"requests.nvidia.com/gpumem": "0"}}}
+    cluster.administrator.create(f"{cluster.path}/resourcequotas", quota)
+    said = "the ResourceQuota old of its namespace counts nvidia.com/gpumem, which a pod with a share does not request"
+    until(lambda: cluster.refuses(asking({"nvidia.com/gpumem": "3000"}), said), cluster.explain)
+    cluster.administrator.delete(f"{cluster.path}/resourcequotas/old")
+    until(lambda: not cluster.refuses(asking({"nvidia.com/gpumem": "3000"}), said), cluster.explain)
 
 
 def _leaves_other_namespaces_alone(cluster: Cluster) -> None:

@@ -78,6 +78,7 @@ class ApiStore:
         self.assume = self._assumed.assume
         self._allowances = QuotaAllowances(api)
         self.uncounted = self._allowances.uncounted
+        self.evaded = self._allowances.evaded
         self._unconfirmed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
         self.chooser = Chooser(
             self.view,

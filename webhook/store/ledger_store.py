@@ -71,6 +71,9 @@ class LiveLedger(LedgerStore, Protocol):
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
         """Return why the ResourceQuotas of a namespace cannot count the request, or None."""
 
+    def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
+        """Return which ResourceQuota no longer bounds a pod whose resources a share has `replaced`, or None."""
+
     async def refresh(self, node: str) -> None:
         """Read a node from the API server, so that its view has everything stored so far. Raises UnreachableError."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, contract, errors, isolation, node, pod
@@ -89,6 +89,10 @@ class MemoryStore:
 
     def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
         del namespace, manifest, request
+        return None
+
+    def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
+        del namespace, replaced
         return None
 
     async def refresh(self, name: str) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Final
 
 from gpushare import ledger, pod, resource_quota
@@ -48,6 +48,9 @@ class QuotaAllowances:
 
     def uncounted(self, namespace: str, manifest: pod.PodJson, request: Request) -> str | None:
         return resource_quota.uncounted(self._by_namespace.get(namespace, {}).values(), manifest, request)
+
+    def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
+        return resource_quota.evaded(self._by_namespace.get(namespace, {}).values(), replaced)
 
     def bound(self, namespace: str) -> exclusive_gpus.ExclusiveBound | None:
         return exclusive_gpus.bound_of(namespace, self._by_namespace.get(namespace, {}).values())

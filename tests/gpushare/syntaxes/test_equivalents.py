@@ -29,7 +29,7 @@ def test_each_row_of_the_tables(row: Row) -> None:
     after = found.manifest
     assert translation.translate(after) is None
     assert pod.annotations_of(after) == {"kept": "yes"} | pairs(ours)
-    assert after["metadata"]["labels"] == {"kept": "yes"}
+    assert after["metadata"]["labels"] == manifest["metadata"]["labels"]
     (container,) = after["spec"]["containers"]
     assert container["resources"] == {"limits": {"cpu": "1"}, "requests": {"cpu": "1"}}
     assert after["spec"]["schedulerName"] == ("default-scheduler" if syntax.marks.schedulers else "own")

@@ -98,6 +98,23 @@ def test_steps_of_containers_are_counted_with_other_shares(
     assert resource_quota.uncounted([allowance], alone, requests.parse(alone)) is None
 
 
+@pytest.mark.parametrize(
+    ("hard", "is_evaded"),
+    [
+        ([{"requests.nvidia.com/gpumem": "0"}], True),
+        ([{"requests.cpu": "1"}, {"requests.nvidia.com/gpu": "8"}], True),
+        ([{"requests.nvidia.com/gpucores": "0"}], False),  # the pod has none
+        ([{"requests.nvidia.com/gpumem": "0"}, {f"requests.{PERCENT}": "100"}], False),
+        ([], False),
+    ],
+)
+def test_a_quota_on_resources_that_a_share_replaces_is_evaded(hard: list[dict[str, str]], is_evaded: bool) -> None:
+    quotas = [allowance for each in hard if (allowance := resource_quota.read(quota(each))) is not None]
+    sentence = resource_quota.evaded(quotas, {"nvidia.com/gpu", "nvidia.com/gpumem"})
+    assert (sentence is not None) == is_evaded
+    assert not sentence or "the ResourceQuota gpus of its namespace counts nvidia.com/gpu" in sentence
+
+
 @pytest.mark.parametrize("spec", [{"scopes": ["BestEffort"]}, {"scopeSelector": {"matchExpressions": []}}, {}])
 def test_scoped_quota_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
     document = quota({f"requests.{PERCENT}": "0"}, scopes=spec.get("scopes"), scopeSelector=spec.get("scopeSelector"))
