@@ -167,6 +167,7 @@ class ReportParts:
             state,
             wake=cluster.wake.status,
             resizes=shares.memory_limits.apply,
+            partitions=hardware.mps_shares.partitions,
             audited=shares.conditions,
             injected=kubelet.conditions,
         )
@@ -262,7 +263,8 @@ class ModeParts:
             by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (gpu.can_partition or not count)
             by_mig = hardware.mig_shares.can_share(gpu)
             isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
-            return dataclasses.replace(gpu, isolations=isolations, sm_partitions=count if by_mps else 0)
+            # Without mps, as while the keeper is away, shares keep their partitions.
+            return dataclasses.replace(gpu, isolations=isolations, sm_partitions=count if gpu.can_partition else 0)
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:

@@ -99,7 +99,7 @@ def gpus_with_modes(
                 mig_profiles=tuple(mig_device.profile for mig_device in (*there.mig_devices, *there.cut_for_shares)),
                 isolations=isolations,
                 mig_geometry=mig_shares.profiles(there.geometry, gpu.memory_bytes) if has_mig else (),
-                sm_partitions=there.sm_partitions if Isolation.MPS in allowed else 0,
+                sm_partitions=there.sm_partitions,
             )
         )
     return tuple(gpus)

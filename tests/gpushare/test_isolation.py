@@ -281,6 +281,18 @@ def test_ledger_rejects_two_kinds_on_one_gpu() -> None:
     ]
 
 
+def test_ledger_rejects_more_mps_shares_than_partitions() -> None:
+    node = with_shares(builders.node(gpus=1, isolations=BOTH, sm_partitions=2), *["mps"] * 2, request=10)
+    other = builders.allocation("b", request=10, memory_gib=1, isolation=Isolation.MPS)
+    with pytest.raises(errors.LedgerError, match="node-a/0 has 2 SM partitions for 3 shares"):
+        ledger.reserve(node, other)
+    assert ledger.violations(node) == []
+    assert ledger.violations(dataclasses.replace(node, allocations=(*node.allocations, other))) == [
+        "node-a/0 (GPU-node-a-0) has 2 SM partitions for 3 shares, held by default/pod-0, default/pod-1, "
+        "default/trainer"
+    ]
+
+
 def test_limit_of_an_mps_client_stays_and_its_memory_may_change() -> None:
     (entry,) = with_shares(builders.node(gpus=1, isolations=BOTH), "mps").allocations
     node = dataclasses.replace(builders.node(gpus=1, isolations=BOTH), allocations=(entry,))
