@@ -260,11 +260,13 @@ class ModeParts:
             if hardware.mig_shares.is_stuck(gpu.uuid):
                 return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
             count = hardware.mps_shares.partitions(gpu.uuid, partitions)
-            by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (gpu.can_partition or not count)
+            is_cut = gpu.can_partition and hardware.mps_shares.can_cut(gpu.uuid, count)
+            by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (is_cut or not count)
             by_mig = hardware.mig_shares.can_share(gpu)
             isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
             # Without mps, as while the keeper is away, shares keep their partitions.
-            return dataclasses.replace(gpu, isolations=isolations, sm_partitions=count if gpu.can_partition else 0)
+            cut = count if is_cut else 0
+            return dataclasses.replace(gpu, isolations=isolations, can_partition=is_cut, sm_partitions=cut)
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:

@@ -61,7 +61,8 @@ def test_a_gpu_shows_its_sm_partitions() -> None:
     (shown, *_) = transition.gpus_with_modes(SEEN, {}, {ONE: wanted}, frozenset(), [unkept])
     assert shown.sm_partitions == 4, "a keeper that is away does not end the partitions"
     assert transition.without_partitions([able, *GPUS[1:]], {ONE: wanted, TWO: wanted, THREE: SHARED}) == [
-        f"GPU 1 ({TWO}) offers no isolation mps: smPartitions needs Ampere or later and a driver with CUDA 13.1"
+        f"GPU 1 ({TWO}) offers no isolation mps: smPartitions needs Ampere or later, a driver with CUDA 13.1, and a "
+        "chunk of multiprocessors for each partition"
     ]
 
 
