@@ -32,6 +32,7 @@ from gpushare.config.model import (
     Sharing,
 )
 from gpushare.config.yaml_tree import Item, below, located, scalar_text
+from gpushare.gpunode import MAX_SM_PARTITIONS
 from gpushare.mig import parted
 
 MIG_CONFIGS: Final = "mig-configs"
@@ -113,9 +114,6 @@ def _text(item: Item) -> str:
 
 def _any_text(item: Item) -> str:
     return scalar_text(item.value) if isinstance(item.value, (bool, int, float)) else _text(item)
-
-
-_MAX_SM_PARTITIONS: Final = 48  # a GPU takes as many MPS clients
 
 
 def _whole(item: Item) -> int:
@@ -255,10 +253,11 @@ def _sm_partitions(item: Item, isolations: Collection[Isolation]) -> int:
     count = _whole(item)
     if Isolation.MPS not in isolations:
         raise item.error("needs shares with the isolation mps: add mps to isolations, or remove smPartitions")
-    if not 2 <= count <= _MAX_SM_PARTITIONS:
-        raise item.error(f"is out of range: write 2 to {_MAX_SM_PARTITIONS}, or remove it for no partitions")
-    if 100 // (100 // count) != count:
-        raise item.error(f"is for no request in whole percent: write {100 // (100 // count)}")
+    if not 2 <= count <= MAX_SM_PARTITIONS:
+        raise item.error(f"is out of range: write 2 to {MAX_SM_PARTITIONS}, or remove it for no partitions")
+    largest = 100 // count  # request of a share, in percent
+    if 100 // largest != count:
+        raise item.error(f"is for no request in whole percent: write {100 // (largest + 1)}")
     return count
 
 

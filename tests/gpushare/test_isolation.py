@@ -26,7 +26,7 @@ ROWS = {
     "pods of a group": {"request": "0.5", "limit": "0.5", **GROUP},
     "whole compute": {"request": "1"},
     "idle compute": {"memory": "8Gi"},
-    "request below the limit": {"request": "0.5"},
+    "leases guarantee the request": {"request": "0.5"},
     "containers have a limit together": {"request": "0.5", "limit": "0.5", "container": "main,side"},
 }
 BESIDE = [
