@@ -117,6 +117,8 @@ RESOURCE_MEMORY: Final = "gpushare.io/gpu-memory"  # bytes; capacity patched int
 # plugin's resource, and Allocate mounts the library: without it such a container would run unlimited.
 RESOURCE_IDLE: Final = "gpushare.io/gpu-idle"
 IDLE_SHARES_PER_GPU: Final = 64
+# The next number that requests in whole percent are for is 50, and a GPU takes at most 48 MPS clients.
+MAX_SM_PARTITIONS: Final = 33
 
 # --- GPUNode --------------------------------------------------------------------------------------------------------
 GROUP_NAME: Final = "gpushare.io"

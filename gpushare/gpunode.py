@@ -32,10 +32,6 @@ class MemoryEnforcement(enum.StrEnum):
     NONE = "none"  # only for a process: it bypassed the library
 
 
-# A GPU has too few MPS clients for the next number that requests in whole percent are for, which is 50.
-MAX_SM_PARTITIONS: Final = 33
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class Gpu:
     """The properties of a GPU, without allocations."""

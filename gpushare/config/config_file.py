@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gpushare import errors
+from gpushare import contract, errors
 from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
@@ -32,7 +32,6 @@ from gpushare.config.model import (
     Sharing,
 )
 from gpushare.config.yaml_tree import Item, below, located, scalar_text
-from gpushare.gpunode import MAX_SM_PARTITIONS
 from gpushare.mig import parted
 
 MIG_CONFIGS: Final = "mig-configs"
@@ -253,8 +252,8 @@ def _sm_partitions(item: Item, isolations: Collection[Isolation]) -> int:
     count = _whole(item)
     if Isolation.MPS not in isolations:
         raise item.error("needs shares with the isolation mps: add mps to isolations, or remove smPartitions")
-    if not 2 <= count <= MAX_SM_PARTITIONS:
-        raise item.error(f"is out of range: write 2 to {MAX_SM_PARTITIONS}, or remove it for no partitions")
+    if not 2 <= count <= contract.MAX_SM_PARTITIONS:
+        raise item.error(f"is out of range: write 2 to {contract.MAX_SM_PARTITIONS}, or remove it for no partitions")
     largest = 100 // count  # request of a share, in percent
     if 100 // largest != count:
         raise item.error(f"is for no request in whole percent: write {100 // (largest + 1)}")
