@@ -167,6 +167,7 @@ class ReportParts:
             state,
             wake=cluster.wake.status,
             resizes=shares.memory_limits.apply,
+            partitions=hardware.mps_shares.partitions,
             audited=shares.conditions,
             injected=kubelet.conditions,
         )
@@ -259,10 +260,13 @@ class ModeParts:
             if hardware.mig_shares.is_stuck(gpu.uuid):
                 return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
             count = hardware.mps_shares.partitions(gpu.uuid, partitions)
-            by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (gpu.can_partition or not count)
+            is_cut = gpu.can_partition and hardware.mps_shares.can_cut(gpu.uuid, count)
+            by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (is_cut or not count)
             by_mig = hardware.mig_shares.can_share(gpu)
             isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
-            return dataclasses.replace(gpu, isolations=isolations, sm_partitions=count if by_mps else 0)
+            # Without mps, as while the keeper is away, shares keep their partitions.
+            cut = count if is_cut else 0
+            return dataclasses.replace(gpu, isolations=isolations, can_partition=is_cut, sm_partitions=cut)
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:

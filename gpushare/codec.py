@@ -192,7 +192,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
         isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", ONLY_ARBITER)),
-        sm_partitions=_whole(entry.get("smPartitions", 0), "smPartitions", most=100),
+        sm_partitions=_whole(entry.get("smPartitions", 0), "smPartitions", most=contract.MAX_SM_PARTITIONS),
         mig_geometry=tuple(map(_read_mig_profile, entry.get("migProfiles") or ())),
         memory_enforcement=MemoryEnforcement(entry.get("memoryEnforcement", MemoryEnforcement.LIBRARY)),
         healthy=entry.get("healthy", True) is True,

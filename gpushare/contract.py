@@ -129,6 +129,8 @@ GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
 # A backfill reservation, which keeps a GPU's free capacity for a gated pod, is an allocation too; its ID begins with
 # this, and IDs of other allocations never do. Written by the placer; recognised by webhook, agent and plugin.
 BACKFILL_PREFIX: Final = "hold-"
+# The next number that requests in whole percent are for is 50, and a GPU takes at most 48 MPS clients.
+MAX_SM_PARTITIONS: Final = 33
 
 # --- Identities and places in a cluster ------------------------------------------------------------------------------
 SYSTEM_NAMESPACE: Final = "gpushare-system"

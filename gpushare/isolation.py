@@ -60,7 +60,7 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
     ),
     LeaseRule(
         lambda asked: any(0 < demand.share.request_percent < demand.share.limit_percent for demand in asked.demands),
-        "leases both guarantee a request below the limit and lend idle time, and MPS does only one of these",
+        "leases guarantee the request and lend idle time; MPS either guarantees or lends",
     ),
     LeaseRule(
         lambda asked: any(demand.share.limit_percent < 100 and len(demand.containers) > 1 for demand in asked.demands),
@@ -148,7 +148,8 @@ def in_partition(given: Isolation, gpus: Iterable[Gpu]) -> str:
         return ""
     # https://docs.nvidia.com/deploy/mps/: 8 multiprocessors from Hopper on, 4 before
     said = (
-        f"one of {count} equal SM partitions, rounded down to {8 if capability >= (9, 0) else 4} multiprocessors"
+        f"one of {count} equal SM partitions, each rounded down to a multiple of "
+        f"{8 if capability >= (9, 0) else 4} multiprocessors"
         for count, capability in sorted(parts)
     )
     return f", in {' or '.join(said)}"

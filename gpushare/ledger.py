@@ -1,9 +1,9 @@
 """The rules of the ledger: GPU usage, and adding, confirming and releasing allocations. Values in, values out.
 
 The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has, all its
-shares have one isolation, and their MIG devices do not overlap. Of a pod's shares that are never in use together, such
-as those of an init container and the app, the larger counts. Every change is a function from a GpuNode to a new one;
-the caller writes it with one compare-and-swap, or not at all.
+shares have one isolation, their MIG devices do not overlap, and each share has an SM partition if the GPU has any. Of
+a pod's shares that are never in use together, such as those of an init container and the app, the larger counts. Every
+change is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Iterable, Mapping
 
 from gpushare import allocation, errors, mig_shares, quantity
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -71,6 +71,20 @@ def isolations(used: GpuUse) -> list[allocation.Isolation]:
     return [kind for kind in allocation.Isolation if kind in there] if len(there) > 1 else [*there]
 
 
+def _lacks_partitions(gpu: Gpu, holders: Iterable[allocation.Allocation]) -> str:
+    """Return why these pods' shares cannot each have an SM partition of the GPU, as a clause; empty if they can."""
+    if not gpu.sm_partitions:
+        return ""
+    slots = {
+        allocation.slot(holder, share)
+        for holder in holders
+        if holder.labels.isolation is allocation.Isolation.MPS and not holder.is_backfill_reservation
+        for share in holder.shares
+        if gpu.uuid in share.gpu_uuids
+    }
+    return f"has {gpu.sm_partitions} SM partitions for {len(slots)} shares" if len(slots) > gpu.sm_partitions else ""
+
+
 def violations(node: GpuNode) -> list[str]:
     """Return a sentence for each overcommitted GPU, each with several isolations, and each allocation on no GPU."""
     gpus = node.gpu_by_uuid()
@@ -88,6 +102,8 @@ def violations(node: GpuNode) -> list[str]:
             problems.append(f"{where} is overcommitted: {taken} of its {there} are held by {names}")
         if len(kinds := isolations(held)) > 1:
             problems.append(f"{where} has shares with isolation {' and '.join(kinds)}, held by {names}")
+        if why := _lacks_partitions(gpus[uuid], held.holders):
+            problems.append(f"{where} {why}, held by {names}")
         if why := mig_shares.conflict(gpus[uuid], held.holders):
             problems.append(f"{where} {why}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
@@ -108,7 +124,8 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
         if len(kinds := isolations(used[uuid])) > 1:
             said = f"{node.name}/{gpus[uuid].index} cannot have shares with isolation {' and '.join(kinds)} at once"
             raise errors.LedgerError(f"{said}, as with {entry.pod}")
-        if why := mig_shares.conflict(gpus[uuid], used[uuid].holders):
+        why = _lacks_partitions(gpus[uuid], used[uuid].holders) or mig_shares.conflict(gpus[uuid], used[uuid].holders)
+        if why:
             raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} {why}")
     return after
 

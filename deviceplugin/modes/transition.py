@@ -99,7 +99,7 @@ def gpus_with_modes(
                 mig_profiles=tuple(mig_device.profile for mig_device in (*there.mig_devices, *there.cut_for_shares)),
                 isolations=isolations,
                 mig_geometry=mig_shares.profiles(there.geometry, gpu.memory_bytes) if has_mig else (),
-                sm_partitions=there.sm_partitions if Isolation.MPS in allowed else 0,
+                sm_partitions=there.sm_partitions,
             )
         )
     return tuple(gpus)
@@ -108,8 +108,8 @@ def gpus_with_modes(
 def without_partitions(hardware: Iterable[HardwareGpu], wanted: Mapping[str, Assignment]) -> list[str]:
     """Return a warning for each GPU that cannot have the SM partitions that its configuration asks for."""
     return [
-        f"GPU {gpu.index} ({gpu.uuid}) offers no isolation mps: smPartitions needs Ampere or later and a driver with "
-        "CUDA 13.1"
+        f"GPU {gpu.index} ({gpu.uuid}) offers no isolation mps: smPartitions needs Ampere or later, a driver with "
+        "CUDA 13.1, and a chunk of multiprocessors for each partition"
         for gpu in hardware
         if gpu.uuid in wanted and wanted[gpu.uuid].sm_partitions and not gpu.can_partition
     ]

@@ -13,7 +13,6 @@ import dataclasses
 import logging
 import os
 import re
-import shutil
 import signal
 import time
 from collections.abc import Awaitable, Callable
@@ -33,11 +32,10 @@ STEADY_SECONDS: Final = 60.0  # a daemon that ran for so long did not fail at it
 PROBE_SECONDS: Final = 60.0  # finds daemons that run but hang
 PROBE_AGAIN_SECONDS: Final = 5.0  # after a probe without answer
 MAX_SILENCES: Final = 3  # in a row
+LIMITS_SECONDS: Final = 10.0  # to set the limits again
 STOP_SECONDS: Final = 10.0
 MAX_LOG_BYTES: Final = 1 << 20  # per read
 _SERVER_FAILED: Final = re.compile(rb"Server [0-9]+ exited with status [1-9]")
-_SELINUX: Final = Path("/sys/fs/selinux")
-_SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
 
 SetComputeMode = Callable[[str, bool], Awaitable[None]]  # may raise any exception with a sentence
 IsUsed = Callable[[str], Awaitable[bool]]
@@ -57,6 +55,7 @@ class MpsDaemon:
     set_exclusive: SetComputeMode
     changed: Callable[[], None]
     warn: Callable[[str], None]
+    partitioning: asyncio.Lock  # while the GPU is cut, or a share gets a partition
 
     def __post_init__(self) -> None:
         self.files = DaemonFiles(self.root, self.spec.name)
@@ -124,36 +123,28 @@ class MpsDaemon:
                         await self.set_exclusive(gpu, exclusive)
                     except Exception as error:
                         raise ControlError(f"the compute mode of {gpu} cannot be set: {error}") from error
-            case steps.MakeDirectory(path, mode):
-                path.mkdir(parents=True, exist_ok=True)
-                path.chmod(mode)
-                if path in {self.files.pipe, self.files.shm} and _SELINUX.exists():
-                    os.setxattr(path, "security.selinux", _SELINUX_LABEL)
+            case steps.MakeDirectory(path, mode, is_mounted):
+                pipe.make_directory(path, mode, is_mounted=is_mounted)
             case steps.RunDaemon(_, multi_user, static):
                 if not await self._control.answers():
                     await self._start(multi_user=multi_user, static=static)
             case steps.CutPartitions(uuid, count):
-                there = await sm_partitions.cut(self._control.send, uuid, count)
-                await asyncio.to_thread(sm_partitions.renew, self.files.shares, there)
+                async with self.partitioning:
+                    there = await sm_partitions.cut(self._control.send, uuid, count)
+                    await asyncio.to_thread(sm_partitions.renew, self.files.shares, there)
             case steps.Command(lines, stopping):
                 if stopping:
                     await self._quit()
                     return
-                await self._send(lines)
+                for line in lines:
+                    await self._control.send(line)
             case steps.Touch(path, text):
                 path.write_text(text)
             case steps.Remove(path):
-                if path.is_dir():
-                    shutil.rmtree(path)
-                else:
-                    path.unlink(missing_ok=True)
+                pipe.remove(path)
             case steps.FollowLog(_, stop):
                 self._forward_log()
                 self._log_position = None if stop else self._log_size()
-
-    async def _send(self, lines: tuple[str, ...]) -> None:
-        for line in lines:
-            await self._control.send(line)
 
     def _log_size(self) -> int:
         try:
@@ -223,10 +214,15 @@ class MpsDaemon:
     async def _keeps_limits(self) -> bool:
         """Set the limits again, which root in a client's container can change. Return whether the daemon answers."""
         try:
-            servers = steps.pids(await self._control.send("get_server_list"))
-            await self._send(steps.limit_commands(self.spec, servers))
-        except (ControlError, ValueError):
+            answer = await self._control.send("get_server_list")
+        except ControlError:
             return False
+        # Clients can answer for the servers, so neither their number nor their errors show whether the daemon hangs.
+        with contextlib.suppress(ValueError, TimeoutError):
+            async with asyncio.timeout(LIMITS_SECONDS):
+                for line in steps.limit_commands(self.spec, steps.pids(answer)):
+                    with contextlib.suppress(ControlError):
+                        await self._control.send(line)
         return True
 
     async def _pidfd(self) -> int | None:
@@ -286,6 +282,7 @@ class Daemons:
     def __post_init__(self) -> None:
         self._daemons: dict[str, MpsDaemon] = {}
         self._locks = collections.defaultdict[str, asyncio.Lock](asyncio.Lock)  # by name, for a start or a stop
+        self.partitioning = collections.defaultdict[str, asyncio.Lock](asyncio.Lock)  # by name
 
     async def start(self, spec: steps.Spec) -> None:
         """Start and supervise this daemon with these limits. Raises ControlError or OSError if it does not start.
@@ -388,6 +385,7 @@ class Daemons:
             set_exclusive=self.set_exclusive,
             changed=self._changed,
             warn=self.warn,
+            partitioning=self.partitioning[spec.name],
         )
 
     def _changed(self) -> None:

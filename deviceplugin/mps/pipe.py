@@ -28,6 +28,10 @@ COMM: Final = b"nvidia-cuda-mps-control"[:15]
 _CONTROL: Final = ("control", "control_lock", "control_privileged")  # what the program opens to send a command
 
 
+_SELINUX: Final = Path("/sys/fs/selinux")
+_SELINUX_LABEL: Final = b"system_u:object_r:container_file_t:s0\0"
+
+
 @contextlib.contextmanager
 def linked(directory: Path) -> Iterator[Path]:
     """Yield a directory that only root can enter, with hard links to the files that commands go through. Blocking.
@@ -35,7 +39,8 @@ def linked(directory: Path) -> Iterator[Path]:
     A client can replace a file by a symbolic link to another daemon's at any time. A hard link is to one file forever,
     and is checked where no client can replace it. Raises OSError, also for a symbolic link.
     """
-    with tempfile.TemporaryDirectory(prefix="control.", dir=directory.parent) as private:
+    # The name is short because a socket's path has at most 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="c.", dir=directory.parent) as private:
         for name in _CONTROL:
             own = Path(private, name)
             with contextlib.suppress(FileNotFoundError):
@@ -45,6 +50,14 @@ def linked(directory: Path) -> Iterator[Path]:
                         f"{directory / name} is a link, which only a client can have put there: end the GPU's clients"
                     )
         yield Path(private)
+
+
+def make_directory(path: Path, mode: int, *, is_mounted: bool) -> None:
+    """Create a directory. is_mounted: whether containers mount it, for which SELinux has a label. Blocking."""
+    path.mkdir(parents=True, exist_ok=True)
+    path.chmod(mode)
+    if is_mounted and _SELINUX.exists():
+        os.setxattr(path, "security.selinux", _SELINUX_LABEL)
 
 
 def empty(directory: Path) -> None:

@@ -67,8 +67,8 @@ class MpsShares:
         self._clock = clock
         self._problems: dict[str, str] = {}
         self._failures: dict[str, list[tuple[float, int]]] = {}  # by UUID: when, and how many servers had failed
-        self._asked: dict[str, float] = {}  # by UUID, and by share: when a container last asked for the daemon
-        self._taking = asyncio.Lock()  # a partition
+        self._asked: dict[str, float] = {}  # by UUID: when a container last asked for the daemon
+        self._too_many: set[tuple[str, int]] = set()  # UUIDs, and numbers of SM partitions that exceed the GPU's chunks
 
     async def run(self) -> None:
         while True:
@@ -95,13 +95,13 @@ class MpsShares:
             self._problems = problems
             self._changed()
 
-    async def ready(self, uuid: str, share: str = "", *, has_processes: IsUsed | None = None) -> ClientFiles | Refusal:
+    async def ready(self, uuid: str, share: str, *, has_processes: IsUsed | None = None) -> ClientFiles | Refusal:
         """Return the files of a GPU's daemon, started if it was not, or why it takes no client now.
 
         share: the key of the share whose container starts, for its SM partition. has_processes: whether a process of a
         share is registered on the GPU; None if that cannot be known.
         """
-        self._asked[uuid] = self._asked[share] = self._clock()
+        self._asked[uuid] = self._clock()
         if not self._daemons.knows(uuid):
             await self._start(uuid)
         elif has_processes is not None:
@@ -131,15 +131,17 @@ class MpsShares:
 
     async def _take_partition(self, uuid: str, share: str) -> Path | Refusal:
         """Return the directory that has the name of the share's SM partition, or why it gets none now."""
-        async with self._taking:
+        async with self._daemons.partitioning[uuid]:
+            if problem := self.problem(uuid):  # it has ended meanwhile, and the next one has other partitions
+                return Refusal(problem)
             try:
                 _, there = sm_partitions.listed(await self._daemons.send(uuid, "lspart"), uuid)
             except ControlError as error:
                 return Refusal(str(error))
-            node, since = self._node(), self._clock() - STARTING_SECONDS
+            node = self._node()
             if node is None:
                 return Refusal("the GPUNode is not known yet")
-            alive = sm_partitions.keys(node.allocations) | {key for key, asked in self._asked.items() if asked > since}
+            alive = sm_partitions.keys(node.allocations)
             return await asyncio.to_thread(sm_partitions.take, self.files(uuid).shares, share, there, alive=alive)
 
     def partitions(self, uuid: str, configured: int) -> int:
@@ -171,6 +173,10 @@ class MpsShares:
         # A daemon that the agent starts without a keeper ends with it, and all clients with that.
         is_kept = self._daemons.program.is_socket()
         return is_kept and has_new_mps(compute_capability) and not gpu.mig_enabled and not self.problem(gpu.uuid)
+
+    def can_cut(self, uuid: str, count: int) -> bool:
+        """Whether no daemon has found the GPU to have fewer chunks than so many SM partitions."""
+        return (uuid, count) not in self._too_many
 
     async def clients(self, uuid: str) -> dict[int, frozenset[int]] | None:
         """Return the PIDs of a daemon's clients, by the PIDs of its servers; None if it does not say."""
@@ -218,6 +224,8 @@ class MpsShares:
         try:
             await self._daemons.start(self._spec(uuid))
         except (ControlError, OSError) as error:  # it is retried; `problem` says why meanwhile
+            if isinstance(error, sm_partitions.TooManyError):
+                self._too_many.add((uuid, self._daemons.partitions(uuid) or 0))
             logger.warning("An MPS daemon does not start", extra={"daemon": uuid, "err": str(error)})
 
     def _spec(self, uuid: str) -> steps.Spec:

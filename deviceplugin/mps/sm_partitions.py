@@ -24,6 +24,11 @@ _SHORT_UUID: Final = 12  # characters of it in the daemon's list
 _COLUMNS: Final = 7  # GPU, partition, free and used chunks, free and used multiprocessors, clients
 _NO_ID: Final = "-"  # in the row of the GPU itself
 
+
+class TooManyError(ControlError):
+    """A GPU has fewer chunks of multiprocessors than it should have partitions."""
+
+
 Send = Callable[[str], Awaitable[str]]
 
 
@@ -58,18 +63,20 @@ def listed(answer: str, uuid: str) -> tuple[int, list[SmPartition]]:
 async def cut(send: Send, uuid: str, count: int) -> list[SmPartition]:
     """Have the daemon cut the GPU into equal partitions, and return them. Raises ControlError."""
     chunks, there = listed(await send("lspart"), uuid)
-    if len(there) == count:
+    wanted = [chunks // count] * count
+    if [partition.chunks for partition in there] == wanted:
         return there
     if chunks < count:
-        raise ControlError(f"{uuid} has {chunks} chunks of multiprocessors: lower smPartitions from {count}")
+        remedy = f"lower smPartitions from {count}, and delete the pods that wait there"
+        raise TooManyError(f"{uuid} has {chunks} chunks of multiprocessors: {remedy}")
     for partition in there:  # an agent that ended meanwhile has left some
         await send(f"sm_partition rm {partition.name.replace('/', ' ')}")
     answer = ""
     for _ in range(count):
         answer = await send(f"sm_partition add {uuid} {chunks // count}")
     _, there = listed(await send("lspart"), uuid)
-    if len(there) != count:
-        raise ControlError(f"{uuid} has {len(there)} of {count} SM partitions: {answer}")
+    if [partition.chunks for partition in there] != wanted:
+        raise ControlError(f"{uuid} has {len(there)} SM partitions, not {count} of {wanted[0]} chunks: {answer}")
     return there
 
 
@@ -85,14 +92,14 @@ def renew(directory: Path, there: Sequence[SmPartition]) -> None:
 def take(directory: Path, share: str, there: Sequence[SmPartition], *, alive: Collection[str]) -> Path | Refusal:
     """Give the share a partition, unless it has one. Return its directory. Blocking.
 
-    alive: the shares of the ledger, and those that may be missing in it. Others lose theirs once it has no clients.
+    alive: the shares of the ledger. Others lose theirs once it has no clients.
     """
     own, used = directory / share, {partition.name for partition in there if partition.is_used}
     for other, name in _holders(directory).items():
         if other not in alive and other != share and name not in used:
             shutil.rmtree(directory / other)
     holders = _holders(directory)
-    if not holders.get(share):
+    if holders.get(share) not in {partition.name for partition in there}:
         taken = used.union(holders.values())
         free = next((partition.name for partition in there if partition.name not in taken), None)
         if free is None:

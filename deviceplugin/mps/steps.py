@@ -19,6 +19,7 @@ from gpushare.modes import hardware_gpu
 DIRECTORY_MODE: Final = 0o755
 SHM_MODE: Final = 0o1777  # clients that are not root use it too
 READY: Final = ".ready"
+MAX_SERVERS: Final = 8  # a daemon has one at a time
 # All environment variables of the daemon, and of the program that starts it and sends it commands.
 VARIABLES: Final = frozenset({ENV_MPS_PIPE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 _MIB: Final = 1 << 20
@@ -141,10 +142,11 @@ class SetComputeMode:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MakeDirectory:
-    """Create a directory that the daemon or its clients expect."""
+    """Create a directory that the daemon or its clients expect. is_mounted: whether containers mount it."""
 
     path: Path
     mode: int = DIRECTORY_MODE
+    is_mounted: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -211,10 +213,10 @@ def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
 def limit_commands(spec: Spec, servers: Iterable[int] = ()) -> tuple[str, ...]:
     """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all.
 
-    servers: the PIDs of running ones, which keep their limits when the defaults change.
+    servers: the PIDs of running ones, which keep their limits when the defaults change; of many, only some are limited.
     """
     if spec.for_shares:
-        running = (f"set_active_thread_percentage {pid} 100" for pid in servers)
+        running = (f"set_active_thread_percentage {pid} 100" for pid in sorted(servers)[:MAX_SERVERS])
         return ("set_default_active_thread_percentage 100", *running)
     commands = []
     for position, gpu in enumerate(spec.gpus):
@@ -231,9 +233,10 @@ def limit_commands(spec: Spec, servers: Iterable[int] = ()) -> tuple[str, ...]:
 def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
     return (
         *_compute_modes(spec, exclusive=True),
-        MakeDirectory(files.pipe),
+        MakeDirectory(files.pipe, is_mounted=True),
         MakeDirectory(files.log),
-        *((MakeDirectory(files.shm, SHM_MODE),) if spec.for_shares else ()),
+        *((MakeDirectory(files.shm, SHM_MODE, is_mounted=True),) if spec.for_shares else ()),
+        *((MakeDirectory(files.shares, is_mounted=True),) if spec.partitions else ()),
         RunDaemon(environment(spec, files), multi_user=spec.for_shares, static=spec.partitions > 0),
         *((CutPartitions(spec.name, spec.partitions),) if spec.partitions else ()),
         Command(limit_commands(spec)),

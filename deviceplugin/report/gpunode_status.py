@@ -9,7 +9,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
 
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
@@ -28,6 +28,7 @@ class GpuNodeStatus:
     """The writer. written: whether the status was up to date once.
 
     wake: set when there may be changes. resizes: called right before each write, returns the state of shrinking shares.
+    partitions: called likewise for a GPU's UUID and new number of SM partitions, returns the number that it has now.
     audited, injected: called likewise, return the conditions of the audit (none before its first complete run), and
     those about the injection of devices and the denial of unregistered processes.
     """
@@ -40,6 +41,7 @@ class GpuNodeStatus:
         *,
         wake: asyncio.Event,
         resizes: Callable[[GpuNode], Awaitable[tuple[Resize, ...]]],
+        partitions: Callable[[str, int], int] = lambda _, count: count,
         audited: Callable[[], tuple[Condition, ...]] = tuple,
         injected: Callable[[], tuple[Condition, ...]] = tuple,
         wall_clock: Callable[[], float] = time.time,
@@ -51,6 +53,7 @@ class GpuNodeStatus:
         self._wake = wake
         self._wall_clock = wall_clock
         self._resizes = resizes
+        self._partitions = partitions
         self._audited = audited
         self._injected = injected
         self._stopping = self._informed = False
@@ -108,7 +111,7 @@ class GpuNodeStatus:
         # Until the first complete audit, keep the condition that the previous agent wrote.
         kept = (condition for condition in node.conditions if condition.type == contract.CONDITION_LIMITS_IN_FORCE)
         more = (*config_status.conditions, *self._injected(), *(self._audited() or kept))
-        gpus = self._state.gpus.gpus
+        gpus = self._gpus(node)
         said = conditions(
             gpus,
             previous=node.conditions,
@@ -119,6 +122,7 @@ class GpuNodeStatus:
             more=more,
         )
         config = config_status.config
+        is_cut_anew = _partitions(gpus) != _partitions(node.gpus)
         node = dataclasses.replace(node, gpus=gpus, config=config, conditions=said, resizes=resizes)
         wanted = codec.to_status(node)
         current = document.get("status")
@@ -127,8 +131,9 @@ class GpuNodeStatus:
             return
         # A merge patch replaces whole lists, which is right because no one else writes these.
         body: dict[str, Any] = {"status": wanted}
-        if resizes:
-            # The placer gives away memory that these resizes free, so they must match the GPUNode's current version.
+        if resizes or is_cut_anew:
+            # The placer gives away memory that these resizes free, and shares must fit the GPU's partitions, so both
+            # must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
@@ -139,6 +144,16 @@ class GpuNodeStatus:
         self._accepted = (wanted, answer.get("status"))
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
+
+    def _gpus(self, node: GpuNode) -> tuple[Gpu, ...]:
+        """Return the GPUs; a new number of SM partitions may be older than the shares in this GPUNode."""
+        before = _partitions(node.gpus)
+        return tuple(
+            gpu
+            if gpu.sm_partitions == before.get(gpu.uuid, 0)
+            else dataclasses.replace(gpu, sm_partitions=self._partitions(gpu.uuid, gpu.sm_partitions))
+            for gpu in self._state.gpus.gpus
+        )
 
     async def _resizes_of(self, node: GpuNode) -> tuple[Resize, ...]:
         """Return the resizes for the status, or those that it has if a driver hangs: the GPUs' health cannot wait."""
@@ -177,6 +192,10 @@ class GpuNodeStatus:
             return await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}")
         logger.info("Created the GPUNode", extra={"node": self._name})
         return made
+
+
+def _partitions(gpus: Iterable[Gpu]) -> dict[str, int]:
+    return {gpu.uuid: gpu.sm_partitions for gpu in gpus if gpu.sm_partitions}
 
 
 MAX_CHARACTERS: Final = 32768  # the CRD's limit for a condition's message; some messages list pods

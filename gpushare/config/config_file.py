@@ -12,7 +12,7 @@ import difflib
 from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
-from gpushare import errors
+from gpushare import contract, errors
 from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
@@ -113,9 +113,6 @@ def _text(item: Item) -> str:
 
 def _any_text(item: Item) -> str:
     return scalar_text(item.value) if isinstance(item.value, (bool, int, float)) else _text(item)
-
-
-_MAX_SM_PARTITIONS: Final = 48  # a GPU takes as many MPS clients
 
 
 def _whole(item: Item) -> int:
@@ -255,10 +252,11 @@ def _sm_partitions(item: Item, isolations: Collection[Isolation]) -> int:
     count = _whole(item)
     if Isolation.MPS not in isolations:
         raise item.error("needs shares with the isolation mps: add mps to isolations, or remove smPartitions")
-    if not 2 <= count <= _MAX_SM_PARTITIONS:
-        raise item.error(f"is out of range: write 2 to {_MAX_SM_PARTITIONS}, or remove it for no partitions")
-    if 100 // (100 // count) != count:
-        raise item.error(f"is for no request in whole percent: write {100 // (100 // count)}")
+    if not 2 <= count <= contract.MAX_SM_PARTITIONS:
+        raise item.error(f"is out of range: write 2 to {contract.MAX_SM_PARTITIONS}, or remove it for no partitions")
+    largest = 100 // count  # request of a share, in percent
+    if 100 // largest != count:
+        raise item.error(f"is for no request in whole percent: write {100 // (largest + 1)}")
     return count
 
 

@@ -1,9 +1,11 @@
 #define _GNU_SOURCE
 #include "session/mps.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "base/contract.h"
@@ -26,15 +28,27 @@ static const char *const removed[] = {
 };
 
 /* The agent keeps the partition's name in a file, because another daemon gives it another name. Without the file, the
- * GPU is not partitioned, or the daemon refuses the process. */
+ * GPU is not partitioned, or the daemon refuses the process, as it does without a name. */
 static bool set_partition(void) {
+    static const char path[] = CONTAINER_MPS_PARTITION "/" MPS_PARTITION_NAME;
     char name[128];
-    int file = open(CONTAINER_MPS_PARTITION "/" MPS_PARTITION_NAME, O_RDONLY | O_CLOEXEC);
-    if (file < 0)
+    int file = open(path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) {
+        if (errno != ENOENT)
+            report("this process gets no SM partition, because %s cannot be read (%s): make it readable for the "
+                   "container",
+                   path, strerror(errno));
         return true;
+    }
     ssize_t length = read(file, name, sizeof name - 1);
     (void)close(file);
-    name[length > 0 ? length : 0] = '\0';
+    if (length <= 0) {
+        report("this process gets no SM partition, because %s is empty: the GPU's MPS daemon has no partition left for "
+               "this share; delete and recreate the pod",
+               path);
+        return true;
+    }
+    name[length] = '\0';
     return setenv(PARTITION, name, 1) == 0;
 }
 

@@ -11,11 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.mps.daemons import Daemons
+from deviceplugin.mps.shares import MpsShares
 from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
 from deviceplugin.state.node_state import NodeState
 from gpushare import codec, contract, ledger
-from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import Gpu, GpuNode, Resize
 from tests import builders, rights
@@ -340,6 +342,45 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         assert len(set(seen)) == 2
     used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)
     assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
+
+
+async def test_a_new_number_of_sm_partitions_meets_no_share_placed_meanwhile(
+    cluster: Cluster, short_path: Path
+) -> None:
+    uuid, state, wake = "GPU-1", NodeState(), asyncio.Event()
+    share = GivenShare(("main",), (uuid,), 25, 25, 8 << 30)
+    entry = Allocation("a1", PodRef("ml", "a", "u"), (share,), labels=Labels(isolation=Isolation.MPS))
+
+    async def nothing_shrinks(_: GpuNode) -> tuple[Resize, ...]:
+        return ()
+
+    async def write(count: int) -> int:
+        state.gpus.publish((Gpu(uuid, 0, "A100", 80 << 30, isolations=(Isolation.MPS,), sm_partitions=count),))
+        await status.step()
+        (gpu,) = codec.read(await cluster.gpunode()).gpus
+        return gpu.sm_partitions
+
+    async with api_client.connect(str(cluster.agents_kubeconfig(short_path / "kubeconfig")), component="agent") as api:
+        gpunode = GpuNodeCopy(api, node_name=cluster.node, wake=wake)
+        mps = MpsShares(
+            Daemons(root=short_path, program=short_path / "keeper", set_exclusive=unused),
+            node=gpunode.now,
+            fractional=lambda: frozenset({uuid}),
+        )
+        status = GpuNodeStatus(api, gpunode, state, wake=wake, resizes=nothing_shrinks, partitions=mps.partitions)
+        assert await write(4) == 4
+        assert await write(2) == 2, "there is no share"
+        await cluster.place(lambda node: dataclasses.replace(node, allocations=(entry,)))
+        with pytest.raises(api_errors.Conflict):
+            await write(4)
+        assert await write(4) == 2, "the share has one of two"
+        await cluster.place(lambda node: dataclasses.replace(node, allocations=()))
+        gpunode.document = await cluster.gpunode()
+        assert await write(4) == 4
+
+
+async def unused(uuid: str, exclusive: bool) -> None:
+    raise AssertionError(uuid, exclusive)
 
 
 async def test_a_status_does_not_wait_for_a_driver_that_hangs(

@@ -26,7 +26,7 @@ ROWS = {
     "pods of a group": {"request": "0.5", "limit": "0.5", **GROUP},
     "whole compute": {"request": "1"},
     "idle compute": {"memory": "8Gi"},
-    "request below the limit": {"request": "0.5"},
+    "leases guarantee the request": {"request": "0.5"},
     "containers have a limit together": {"request": "0.5", "limit": "0.5", "container": "main,side"},
 }
 BESIDE = [
@@ -278,6 +278,18 @@ def test_ledger_rejects_two_kinds_on_one_gpu() -> None:
     both = dataclasses.replace(node, allocations=(*node.allocations, other))
     assert ledger.violations(both) == [
         "node-a/0 (GPU-node-a-0) has shares with isolation arbiter and mps, held by default/pod-0, default/trainer"
+    ]
+
+
+def test_ledger_rejects_more_mps_shares_than_partitions() -> None:
+    node = with_shares(builders.node(gpus=1, isolations=BOTH, sm_partitions=2), *["mps"] * 2, request=10)
+    other = builders.allocation("b", request=10, memory_gib=1, isolation=Isolation.MPS)
+    with pytest.raises(errors.LedgerError, match="node-a/0 has 2 SM partitions for 3 shares"):
+        ledger.reserve(node, other)
+    assert ledger.violations(node) == []
+    assert ledger.violations(dataclasses.replace(node, allocations=(*node.allocations, other))) == [
+        "node-a/0 (GPU-node-a-0) has 2 SM partitions for 3 shares, held by default/pod-0, default/pod-1, "
+        "default/trainer"
     ]
 
 

@@ -46,9 +46,10 @@ def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     assert [gpu.mig_profiles for gpu in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
 
 
-def test_a_gpu_shows_its_sm_partitions_if_it_offers_mps() -> None:
+def test_a_gpu_shows_its_sm_partitions() -> None:
     wanted = Assignment(Mode.FRACTIONAL, isolations=(Isolation.ARBITER, Isolation.MPS), sm_partitions=4)
     able = dataclasses.replace(GPUS[0], isolations=tuple(Isolation), sm_partitions=4, can_partition=True)
+    unkept = dataclasses.replace(able, isolations=(Isolation.ARBITER,))
     gpus = transition.gpus_with_modes(
         SEEN, {}, {ONE: wanted, TWO: wanted, THREE: SHARED}, frozenset(), [able, *GPUS[1:]]
     )
@@ -57,8 +58,11 @@ def test_a_gpu_shows_its_sm_partitions_if_it_offers_mps() -> None:
         ((Isolation.ARBITER,), 0),
         ((Isolation.ARBITER,), 0),
     ]
+    (shown, *_) = transition.gpus_with_modes(SEEN, {}, {ONE: wanted}, frozenset(), [unkept])
+    assert shown.sm_partitions == 4, "a keeper that is away does not end the partitions"
     assert transition.without_partitions([able, *GPUS[1:]], {ONE: wanted, TWO: wanted, THREE: SHARED}) == [
-        f"GPU 1 ({TWO}) offers no isolation mps: smPartitions needs Ampere or later and a driver with CUDA 13.1"
+        f"GPU 1 ({TWO}) offers no isolation mps: smPartitions needs Ampere or later, a driver with CUDA 13.1, and a "
+        "chunk of multiprocessors for each partition"
     ]
 
 

@@ -132,6 +132,28 @@ async def test_limits_that_a_client_has_changed_are_set_again(world: World, monk
                 pass
 
 
+async def test_a_daemon_is_not_replaced_because_of_servers_that_its_clients_name(
+    simulation: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a client's container can list any number of servers, and have each command for one fail."""
+    monkeypatch.setattr(daemons, "PROBE_SECONDS", 0.01)
+    monkeypatch.setattr(daemons, "PROBE_AGAIN_SECONDS", 0.01)
+    program, log = tmp_path / "control", tmp_path / "commands"
+    program.write_text(
+        f'#!/bin/sh\nread -r line\necho "$line" >> {log}\n'
+        'case "$line" in get_server_list) seq 1000 ;; set_active*) exit 1 ;; esac\n'
+    )
+    program.chmod(0o755)
+    made = World(tmp_path / "mps")
+    made.daemons = made.made(program)
+    await made.daemons.start(steps.for_shares(UUID))
+    await waiting.until(lambda: log.read_text().count("get_server_list") > daemons.MAX_SILENCES + 1)
+    assert made.daemons.problem(UUID) == ""
+    await made.daemons.detach()
+    probes = log.read_text().split("get_server_list\n")[1:-1]
+    assert {probe.count("set_active_thread_percentage") for probe in probes} == {steps.MAX_SERVERS}
+
+
 async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
     await world.daemons.start(SPEC)
     pid = world.pid()

@@ -60,6 +60,9 @@ class World:
             clock=lambda: self.seconds,
         )
 
+    async def ready(self) -> ClientFiles | Refusal:
+        return await self.shares.ready(self.uuid, "a")
+
     def gpunode(self) -> GpuNode:
         gpus = tuple(Gpu(uuid, index, "L4", 24 << 30) for index, uuid in enumerate(simulated.uuids(self.gpus)))
         return dataclasses.replace(self.node.gpunode(), gpus=gpus)
@@ -203,7 +206,7 @@ async def test_clients_continue_through_a_restart_of_the_agent(world: World) -> 
 
 async def test_the_daemon_lives_from_the_first_share_to_the_last(world: World) -> None:
     files = world.shares.files(world.uuid)
-    assert await world.shares.ready(world.uuid) == ClientFiles(files)
+    assert await world.ready() == ClientFiles(files)
     (small, large), world.node.allocations = world.node.allocations, world.node.allocations[:1]
     await world.shares.step()
     assert files.pid_file.exists()
@@ -212,9 +215,7 @@ async def test_the_daemon_lives_from_the_first_share_to_the_last(world: World) -
     await world.shares.step()
     assert not files.pid_file.exists()
     world.node.allocations += [small, large]
-    assert await world.shares.ready(world.uuid) == ClientFiles(files), (
-        "a container that starts before the next step starts it"
-    )
+    assert await world.ready() == ClientFiles(files), "a container that starts before the next step starts it"
     assert files.pid_file.exists()
 
 
@@ -239,14 +240,14 @@ async def test_a_daemon_that_a_container_has_asked_for_is_not_stopped(world: Wor
     files = world.shares.files(world.uuid)
     world.node.allocations.clear()
     world.a_minute_later()
-    assert await world.shares.ready(world.uuid) == ClientFiles(files)
+    assert await world.ready() == ClientFiles(files)
     await world.shares.step()
     assert files.pid_file.exists(), "this agent's copy of the ledger lags behind"
 
     stop = world.daemons.stop
 
     async def delayed(name: str, *, for_shares: bool, is_used: IsUsed) -> None:
-        assert await world.shares.ready(world.uuid) == ClientFiles(files)
+        assert await world.ready() == ClientFiles(files)
         await stop(name, for_shares=for_shares, is_used=is_used)
 
     world.a_minute_later()
@@ -346,7 +347,7 @@ async def test_a_gpu_whose_servers_fail_again_and_again_takes_no_new_share(scrip
     await mps.step()
     assert mps.problems() == {"GPU-1": "its servers failed 3 times within 60 s, with all their clients"}
     assert not mps.can_share(gpu, (7, 0))
-    assert isinstance(await mps.ready("GPU-1"), Refusal)
+    assert isinstance(await mps.ready("GPU-1", "a"), Refusal)
 
 
 async def test_a_share_without_isolation_is_counted_and_not_limited(world: World) -> None:
@@ -366,7 +367,7 @@ async def test_a_start_is_refused_while_there_is_no_daemon(world: World) -> None
     files = world.daemons.files(other)
     files.pipe.parent.mkdir(parents=True)
     files.pipe.write_text("in the way")
-    refusal = await world.shares.ready(other)
+    refusal = await world.shares.ready(other, "a")
     assert isinstance(refusal, Refusal)
     assert refusal.reason.startswith(f"the MPS daemon of {other} takes no client now: ")
     await world.daemons.detach()

@@ -11,16 +11,17 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import shares, sm_partitions
+from deviceplugin.mps import shares, sm_partitions, steps
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.shares import ClientFiles, MpsShares
 from deviceplugin.mps.sm_partitions import SmPartition
-from deviceplugin.mps.supervisor import ControlError
+from deviceplugin.mps.supervisor import Control, ControlError
 from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef, Steps, slot
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated
 from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.mps.programs import clients
 from tests.interposer import container
 from tests.programs import command
 from tests.simgpu import mps_node
@@ -134,8 +135,6 @@ async def test_a_partition_is_free_once_its_share_and_its_clients_are_gone(world
         assert (await asyncio.to_thread(Client, process)).first == "0 0"
         del world.node.allocations[0]
         world.node.add_pod("e", GivenShare(("main",), (world.uuid,), 25, 25, LIMIT), isolation=Isolation.MPS)
-        assert isinstance(await world.ready("e"), Refusal), "the container may only be starting"
-        world.seconds += shares.STARTING_SECONDS
         assert isinstance(await world.ready("e"), Refusal), "its program still runs"
     await until_clients(world, 0)
     box = await world.starts("e")
@@ -179,8 +178,77 @@ async def test_a_gpu_without_enough_chunks_is_not_cut(world: World) -> None:
     world.partitions = 33
     refusal = await world.ready("a")
     assert isinstance(refusal, Refusal)
-    assert "has 27 chunks of multiprocessors: lower smPartitions from 33" in refusal.reason
+    assert (
+        "has 27 chunks of multiprocessors: lower smPartitions from 33, and delete the pods that wait there"
+        in refusal.reason
+    )
+    assert not world.shares.can_cut(world.uuid, 33), "also once the pods are gone"
+    assert world.shares.can_cut(world.uuid, 25)
     world.seconds += shares.STARTING_SECONDS
+
+
+async def test_short_jobs_in_a_row_wait_for_no_partition(world: World) -> None:
+    names = set()
+    for number in range(6):
+        world.node.allocations.clear()
+        world.node.add_pod(
+            f"job-{number}", GivenShare(("main",), (world.uuid,), 25, 25, LIMIT), isolation=Isolation.MPS
+        )
+        files = await world.ready(f"job-{number}")
+        assert isinstance(files, ClientFiles), files
+        assert files.partition is not None
+        names.add((files.partition / "name").read_text())
+    assert len(names) <= 4
+
+
+async def test_a_share_whose_partition_is_gone_gets_another(world: World) -> None:
+    """Root in a client's container can remove an idle one."""
+    box, other = await world.starts("a"), await world.starts("b")
+    assert box.mps_partition is not None
+    assert other.mps_partition is not None
+    name = (box.mps_partition / "name").read_text()
+    await world.daemons.send(world.uuid, f"sm_partition rm {name.replace('/', ' ')}")
+    await world.starts("a")
+    assert (box.mps_partition / "name").read_text() not in {name, (other.mps_partition / "name").read_text()}
+
+
+async def test_an_interrupted_cut_into_other_sizes_is_repeated(world: World) -> None:
+    world.node.allocations.clear()
+    world.seconds += shares.STARTING_SECONDS
+    await world.shares.step()
+    files = world.daemons.files(world.uuid)
+    control = Control(world.program, steps.environment(steps.for_shares(world.uuid), files))
+    files.pipe.mkdir(parents=True, exist_ok=True)
+    files.log.mkdir()
+    await control.start(static=True)
+    for _ in range(4):
+        await control.send(f"sm_partition add {world.uuid} 2")
+    assert isinstance(await world.ready("a"), ClientFiles)
+    _, there = sm_partitions.listed(await control.send("lspart"), world.uuid)
+    assert [partition.chunks for partition in there] == [6] * 4
+    world.seconds += shares.STARTING_SECONDS
+
+
+async def test_a_share_gets_no_partition_of_a_daemon_that_ends_meanwhile(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock = world.daemons.partitioning[world.uuid]
+    monkeypatch.setattr(world.daemons, "problem", lambda _: "it has ended" if lock.locked() else "")
+    refusal = await world.ready("a")
+    assert isinstance(refusal, Refusal)
+    assert refusal.reason.endswith("takes no client now: it has ended")
+    assert not world.shares.files(world.uuid).shares.joinpath(sm_partitions.key("of-a/0")).exists()
+
+
+async def test_a_share_without_a_partition_says_so(world: World) -> None:
+    box = await world.starts("a")
+    assert box.mps_partition is not None
+    name = box.mps_partition / "name"
+    name.write_text("")
+    with container.finishing(box.start(command(clients.starts_or_not))) as process:
+        printed, errors = await asyncio.to_thread(process.communicate, timeout=60)
+    assert printed.split()[:2] == ["0", "915"], "the daemon refuses its context"
+    assert "this process gets no SM partition, because /run/gpushare-mps-partition/name is empty" in errors
 
 
 LISTED = """GPU            Partition                             free   used   free  used  clients

@@ -168,8 +168,8 @@ def test_fit_says_what_each_pod_would_get(plugin: Plugin, cluster: Path) -> None
 
 def test_partitions_are_shown_with_how_they_are_rounded(plugin: Plugin, partitioned: Path) -> None:
     said = (
-        "Isolation: mps: gpushare.io/isolation asks for it, in one of 4 equal SM partitions, rounded down to 4 "
-        "multiprocessors"
+        "Isolation: mps: gpushare.io/isolation asks for it, in one of 4 equal SM partitions, each rounded down to "
+        "a multiple of 4 multiprocessors"
     )
     for verb in (("describe", "pod", "decoder"), ("why", "decoder")):
         assert said in words(plugin(*verb, "--from", partitioned).out)
