@@ -89,12 +89,14 @@ class Scoring:
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
-        """Return the tables of a mix; changes nothing. A mix that names no GPUs or no pods is one of this grid."""
+        """Return the tables of a mix; changes nothing. A mix that names no GPUs or no pods is one of this grid.
+
+        Count all GPUs, not only those that take shares now, because the tables follow only the former.
+        """
         grid = self._grid
-        if not mix.gpus or not mix.weights:
-            of_nodes = (grid.now().live != ABSENT).sum(0)
-            mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
         node_gpus = tuple(grid.node_gpus)  # may grow meanwhile, in another thread
+        if not mix.gpus or not mix.weights:
+            mix = dataclasses.replace(mix, gpus=sum(grid.gpus_of_kinds), largest=max(node_gpus))
         return Worth(mix, tuple(grid.kinds[: len(node_gpus)]), most_linked=grid.most_linked, node_gpus=node_gpus)
 
     def learn(self, worth: Worth) -> None:

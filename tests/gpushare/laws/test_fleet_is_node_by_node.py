@@ -127,9 +127,7 @@ def test_caches_change_no_answer(
     for view in kept.views():
         fresh.update(view, room=rooms[view.node.name])
     for request in (last, *(step for step in steps if isinstance(step, Request))):
-        # Prices start from their last values, so `fragmentation` may choose another GPU, but the same pods fit.
-        assert type(kept.place(request, host=host)) is type(fresh.place(request, host=host))
-        for policy in sorted(policies.POLICIES.keys() - {policies.DEFAULT}):
+        for policy in sorted(policies.POLICIES):
             asked = dataclasses.replace(request, policy=policy)
             assert str(kept.place(asked, host=host)) == str(fresh.place(asked, host=host))
 

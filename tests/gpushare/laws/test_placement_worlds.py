@@ -6,20 +6,23 @@ Nodes differ in CPU per GPU; pods differ in CPU; another scheduler spreads pods 
 from __future__ import annotations
 
 import collections
+import dataclasses
 import random
 import statistics
 
 import pytest
 
 from gpushare import ledger
+from gpushare import request as requests
 from gpushare.allocation import Memory, PodRef, Share
-from gpushare.gpunode import Gpu, GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.mix import Host, Mix, RequestClass, classes_of
 from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.request import Constraints, Demand, Request
+from tests import builders
 from tests.builders import GIB
 
 NODES = (("large", 8, 12), ("rich", 2, 52), ("poor", 2, 8))  # model, GPUs, CPUs per GPU
@@ -118,3 +121,25 @@ def test_one_state_gives_one_answer(named: float, load: float) -> None:
             world.show(other, choice.node)
             if world.fleet.mix is not lesson:
                 other.learn(world.fleet.mix)
+
+
+def test_answers_before_the_first_lesson_do_not_depend_on_history() -> None:
+    """One fleet answers while no GPU takes shares yet; the other starts later."""
+    draw = random.Random(1)
+    for _ in range(40):
+        nodes = [
+            builders.node(f"node-{number}", gpus=draw.choice((1, 2, 4, 8)), model=draw.choice(("A100", "L4")))
+            for number in range(draw.randint(2, 4))
+        ]
+        early, late = Fleet(), Fleet()
+        mode, healthy = draw.choice(((Mode.EXCLUSIVE, True), (Mode.FRACTIONAL, False)))
+        for node in nodes:
+            gpus = tuple(dataclasses.replace(gpu, mode=mode, healthy=healthy) for gpu in node.gpus)
+            early.update(NodeView.from_node(dataclasses.replace(node, gpus=gpus)))
+        early.place(requests.parse(builders.pod(request="0.5")))
+        for node in nodes:
+            early.update(NodeView.from_node(node))
+            late.update(NodeView.from_node(node))
+        for percent in ("0.1", "0.3", "0.5", "0.7", "1"):
+            asked = requests.parse(builders.pod(request=percent))
+            assert early.place(asked) == late.place(asked)
