@@ -106,7 +106,7 @@ class Cluster:
         return [made["spec"].get("nodeSelector", {}) for made in self.api.pods.values()]
 
 
-def gated(name: str, *, cpu: str = "1", created: float = 0.0, spec: dict[str, Any] | None = None, **asks: str) -> Any:
+def gated(name: str, *, cpu: str = "1", created: float = 0.0, spec: dict[str, Any] | None = None, **asks: Any) -> Any:
     """Build a pod that waits, created so many seconds after NOW."""
     made = builders.pod(name, uid=name, spec={"schedulingGates": [{"name": contract.SCHEDULING_GATE}]}, **asks)
     shares = share_resources.resources(requests.parse(made).demands[0], "main")
