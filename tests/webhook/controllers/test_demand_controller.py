@@ -213,6 +213,21 @@ async def test_a_node_that_was_too_small_is_not_asked_for_again(how: str) -> Non
     assert "waits for a node: 1 GPU asked for" in (await cluster.reasons(large))[0]
 
 
+async def test_a_label_that_only_agents_write_is_not_selected_while_all_nodes_are_gone() -> None:
+    cluster = Cluster(full("a", memory_gib=24), full("b"))
+    for name, product in (("a", "L4"), ("b", "A100")):
+        cluster.describe(name, labels={demand_pods.PRODUCT_LABEL: product})
+    small = gated("p", request="0.5")
+    await cluster.reasons(small)
+    assert [demand_pods.PRODUCT_LABEL in selector for selector in cluster.selected()] == [True]
+    cluster.remove("b")
+    await cluster.reasons(gated("large", memory="60Gi"))
+    assert cluster.selected() == [{demand_pods.PRODUCT_LABEL: "A100"}]
+    cluster.remove("a")
+    await cluster.reasons(small)
+    assert cluster.selected() == [{}]
+
+
 async def test_a_pod_that_a_new_node_did_not_help_asks_for_none_for_an_hour() -> None:
     cluster = Cluster(builders.node("new"))
     lonely, other = gated("p", request="0.5", spec=near_nobody()), gated("q", gpus="8")

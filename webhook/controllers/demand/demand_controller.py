@@ -157,7 +157,7 @@ class DemandController:
         self._memory.forget_old()
         pools = demand_kinds.of_cluster(views, chooser)
         products = frozenset(kind.product for kind in (*(pool.kind for pool in pools), *self.settings.kinds))
-        own: dict[str, list[GpuKind]] = {}  # by selection
+        own: dict[str, tuple[list[GpuKind], list[GpuKind]]] = {}  # by selection: of nodes now, and of former ones
         empty: dict[str, list[NodeView]] = {}
         kinds: dict[tuple[Request, str], tuple[GpuKind, ...]] = {}
         asking = []
@@ -176,7 +176,7 @@ class DemandController:
                     continue
                 if selection not in own:
                     present = demand_kinds.of_selection(pools, selection, template, chooser)
-                    own[selection] = self._memory.kinds(selection, present)
+                    own[selection] = present, self._memory.former_kinds(selection, present)
                     empty[selection] = demand_kinds.empty_nodes(views, selection, template, chooser)
                 verdict = demand_kinds.unhelpful(empty[selection], pod.manifest, request, chooser)
                 useless = self._memory.unhelpful(pod.manifest, request, verdict)
@@ -185,7 +185,7 @@ class DemandController:
                     continue
                 if (request, selection) not in kinds:
                     named = self.settings.kinds
-                    tried = demand_kinds.of_pod(own[selection], named, products, request, selection, template)
+                    tried = demand_kinds.of_pod(*own[selection], named, products, request, selection, template)
                     kinds[request, selection] = tried
                 is_late = queue.age_seconds(pod.created, now) >= LATE_SECONDS
                 tried = kinds[request, selection]

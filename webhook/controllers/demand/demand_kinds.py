@@ -60,12 +60,12 @@ class PoolMemory:
         self._kinds = {key: known for key, known in self._kinds.items() if now < known[0]}
         self._useless = {key: known for key, known in self._useless.items() if now < known[0]}
 
-    def kinds(self, selection: str, present: Sequence[GpuKind]) -> list[GpuKind]:
-        """Record the kinds that a selection allows now; return them, then those that it has allowed before."""
+    def former_kinds(self, selection: str, present: Sequence[GpuKind]) -> list[GpuKind]:
+        """Record the kinds that a selection allows now; return those that it allowed before, and now no more."""
         until = self._clock() + REMEMBERED_SECONDS
         now = {(selection, kind.gpu, kind.product): (until, kind) for kind in present}
         self._kinds |= now
-        return [*present, *(kind for key, (_, kind) in self._kinds.items() if key[0] == selection and key not in now)]
+        return [kind for key, (_, kind) in self._kinds.items() if key[0] == selection and key not in now]
 
     def unhelpful(self, manifest: PodJson, request: Request, verdict: str | None) -> str | None:
         """Record a verdict of `unhelpful`; without one, return the last."""
@@ -86,6 +86,8 @@ def of_cluster(views: Iterable[NodeView], chooser: Chooser) -> tuple[PoolKind, .
     nodes: dict[GpuKind, list[str]] = collections.defaultdict(list)
     for view in views:
         name, gpus = view.node.name, collections.Counter[Gpu]()
+        if chooser.cache.node_spec(name) is None:
+            continue  # the node is gone, and its GPUNode soon will be
         for gpu in view.node.gpus:
             if gpu.mode is Mode.FRACTIONAL:
                 facts = FACTS(gpu)
@@ -129,6 +131,7 @@ def of_selection(
 
 def of_pod(
     own: Sequence[GpuKind],
+    former: Sequence[GpuKind],
     named: Sequence[GpuKind],
     products: frozenset[str],
     request: Request,
@@ -137,10 +140,13 @@ def of_pod(
 ) -> tuple[GpuKind, ...]:
     """Return the kinds to try for a pod: those that the administrator has named, then others that are known.
 
-    own: of the nodes that the selection allows. products: all that are known; if they differ, they tell kinds apart. A
-    selection of some nodes only may exclude named kinds, so those that are known to have such nodes come before.
+    own, former: of the nodes that the selection allows, or has allowed. products: all of the cluster and those that are
+    named; if they differ, they tell kinds apart, unless all such nodes are gone: a label that the agents wrote may be
+    unknown to an autoscaler. A selection of some nodes only may exclude named kinds, so those that are known to have
+    such nodes come before.
     """
-    present, order = {kind.product for kind in own}, {kind.product: place for place, kind in enumerate(named)}
+    known = (*own, *former)
+    present, order = {kind.product for kind in known}, {kind.product: place for place, kind in enumerate(named)}
     prefers_present = demand_pods.narrows(selection) and not present.isdisjoint(order)
 
     def rank(kind: GpuKind) -> tuple[bool, bool, int]:
@@ -149,10 +155,11 @@ def of_pod(
     selections = selection, demand_pods.selection_of(template)
     kinds = [
         kind
-        for kind in sorted((*own, *(kind for kind in named if kind.product not in present)), key=rank)
+        for kind in sorted((*known, *(kind for kind in named if kind.product not in present)), key=rank)
         if not kind.product or all(demand_pods.may_have(each, kind.product) for each in selections)
     ]
-    if len(products) == 1 and not request.constraints.models:
+    are_told_apart = bool(own or named) and len(products | present) > 1
+    if not are_told_apart and not request.constraints.models:
         kinds = [dataclasses.replace(kind, product="") for kind in kinds]
     return node_demand.usable(kinds, request)
 
