@@ -115,7 +115,9 @@ def measure(here: Cluster, replica: Replica, load: Load, boot_seconds: float) ->
     for path in (f"{here.path}/pods", contract.GPUNODE_PATH, NODES):
         here.administrator.delete(path)
     until(lambda: not here.administrator.read(demand_pods.PODS_PATH)["items"], replica.explain)
-    autoscaler = Autoscaler(here.administrator, (load.group,), boot_seconds=boot_seconds, unneeded_seconds=600)
+    autoscaler = Autoscaler(
+        here.administrator, here.namespace, (load.group,), boot_seconds=boot_seconds, unneeded_seconds=600
+    )
     names = [here.create(made)["metadata"]["name"] for made in load.pods()]
     begun = time.monotonic()
     while not all(made["spec"].get("nodeName") for made in here.pods()):

@@ -158,7 +158,7 @@ class ReportParts:
         self, cluster: ClusterParts, hardware: HardwareParts, shares: ShareParts, kubelet: KubeletParts
     ) -> None:
         state, name, api, node = cluster.state, cluster.name, cluster.api, cluster.gpunode
-        self._state = state
+        self._state, self._offered = state, cluster.configuration.offered
         self._audited = shares.audited
         self._informed = hardware.observation.informed
         self.status = gpunode_status.GpuNodeStatus(
@@ -231,8 +231,11 @@ class ReportParts:
         }
 
     def _is_reported(self) -> bool:
-        """Whether the GPUNode has the GPUs, and the kubelet the resources."""
-        return self.status.written and self._state.advertised.value.keys() <= self._state.registered.value
+        """Whether the GPUNode has the GPUs, the kubelet the plugins, and the Node the resources, some seconds later."""
+        state = self._state
+        is_registered = state.advertised.value.keys() <= state.registered.value
+        wanted = startup_taints.resources(state.advertised.value, state.allocatable.value)
+        return self.status.written and is_registered and wanted <= self._offered()
 
     async def _write_status(self) -> None:
         # The first status must contain the GPUs' modes, and, if possible, the audit: a thousand agents that start

@@ -115,6 +115,10 @@ class Configuration:
         """Return the Node's taints; None while there is no Node."""
         return next((item["taints"] for item in self.node.objects.values()), None)
 
+    def offered(self) -> frozenset[str]:
+        """Return the resources that the Node offers to the scheduler."""
+        return next((item["offered"] for item in self.node.objects.values()), frozenset())
+
     @property
     def label(self) -> str | None:
         return config_choice.label_of((self.metadata() or {}).get("labels") or {})
@@ -133,4 +137,5 @@ def _trimmed_node(item: dict[str, Any]) -> dict[str, Any]:
         "runtime": (status.get("nodeInfo") or {}).get("containerRuntimeVersion") or "",
         "taints": (item.get("spec") or {}).get("taints") or [],
         "memory": (status.get("capacity") or {}).get(contract.RESOURCE_MEMORY) or "",
+        "offered": frozenset(status.get("allocatable") or ()),
     }

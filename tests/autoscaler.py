@@ -4,7 +4,8 @@ Cluster Autoscaler itself cannot be built as a Go module. The rules are those of
 (https://github.com/kubernetes/autoscaler/blob/master/cluster-autoscaler/FAQ.md): it considers pods with the condition
 PodScheduled=False, reason Unschedulable; it drops those that fit nodes that exist or start; for the rest it starts as
 many nodes of the first group whose template fits as they need; and it removes nodes that have been empty for a while.
-The nodes are made up: after `boot_seconds` a node has its resources and its GPUNode, as if its agent had started.
+The nodes are made up: after `boot_seconds` a node has its resources, a DaemonSet's pod and its GPUNode, as if its agent
+had started.
 """
 
 from __future__ import annotations
@@ -59,9 +60,10 @@ class NodeGroup:
 
 @dataclasses.dataclass
 class Autoscaler:
-    """Starts and removes nodes in `step`. started: how many nodes it has started."""
+    """Starts and removes nodes in `step`. namespace: of the DaemonSet. started: how many nodes it has started."""
 
     administrator: access.Access
+    namespace: str
     groups: tuple[NodeGroup, ...]
     boot_seconds: float = 0.0
     unneeded_seconds: float = 0.0
@@ -94,6 +96,8 @@ class Autoscaler:
             cache.put_node_spec(
                 name, NodeSpec.from_manifest(self._own[name].manifest(name) if name in self._booting else node)
             )
+        for name in self._booting:
+            self._count_daemon(cache, name)
         for item in pods:
             if item["spec"].get("nodeName"):
                 cache.put(pod.uid(item), PodInfo.from_manifest(item, item["spec"]["nodeName"]))
@@ -113,8 +117,10 @@ class Autoscaler:
                 continue
             name = f"{group.name}-{self.started}"
             cache.put_node_spec(name, NodeSpec.from_manifest(group.manifest(name)))
+            self._count_daemon(cache, name)
             if not _fits(cache, item, name):
                 cache.put_node_spec(name, None)
+                cache.put(("daemon", name), None)
                 continue
             made = group.manifest(name)
             made["spec"] = {"taints": [{"key": contract.STARTUP_TAINTS[0], "effect": "NoSchedule"}]}
@@ -128,6 +134,7 @@ class Autoscaler:
     def _finish(self, name: str, group: NodeGroup) -> None:
         """Be the node's kubelet, then its agent."""
         self.administrator.patch(f"{NODES}/{name}/status", {"status": group.manifest(name)["status"]})
+        self.administrator.create(self._daemons, self._daemon(name))
         gpunode = builders.node(name, gpus=group.gpus, memory_gib=group.memory_gib, model=group.model)
         bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": name}}
         self.administrator.create(contract.GPUNODE_PATH, bare)
@@ -135,7 +142,22 @@ class Autoscaler:
         self.administrator.patch(f"{contract.GPUNODE_PATH}/{name}/status", status)
         self.administrator.patch(f"{NODES}/{name}", {"spec": {"taints": None}})
 
+    @property
+    def _daemons(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
+    def _daemon(self, node: str) -> dict[str, Any]:
+        made = builders.pod(f"daemon-{node}", namespace=self.namespace, spec={"nodeName": node})
+        made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "500m", "memory": "256Mi"}}
+        owner = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "daemon", "uid": "daemon", "controller": True}
+        made["metadata"]["ownerReferences"] = [owner]
+        return made
+
+    def _count_daemon(self, cache: SchedulerCache, node: str) -> None:
+        cache.put(("daemon", node), PodInfo.from_manifest(self._daemon(node), node))
+
     def _scale_down(self, pods: list[dict[str, Any]], now: float) -> None:
+        pods = [item for item in pods if not _is_daemon(item)]
         used = {item["spec"].get("nodeName") for item in pods}
         # gpushare pins a pod before the scheduler binds it.
         used |= {(item["spec"].get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) for item in pods}
@@ -143,6 +165,7 @@ class Autoscaler:
             if name in used or name in self._booting:
                 self._empty_since.pop(name, None)
             elif now - self._empty_since.setdefault(name, now) >= self.unneeded_seconds:
+                self.administrator.delete(f"{self._daemons}/daemon-{name}")
                 self.administrator.delete(f"{NODES}/{name}")
                 self.administrator.delete(f"{contract.GPUNODE_PATH}/{name}")
                 del self._own[name], self._empty_since[name]
@@ -151,6 +174,11 @@ class Autoscaler:
 def _fits(cache: SchedulerCache, item: dict[str, Any], name: str) -> bool:
     node_filter = cache.node_filter(PodKey.from_manifest(item), PodAffinity.from_manifest(item))
     return node_filter(name) is None
+
+
+def _is_daemon(item: dict[str, Any]) -> bool:
+    owner = pod.controller(item)
+    return owner is not None and owner.kind == "DaemonSet"
 
 
 def _is_unschedulable(item: dict[str, Any]) -> bool:

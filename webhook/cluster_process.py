@@ -113,6 +113,8 @@ def _start_placer(
     def elected() -> None:
         store.lead(True)
         metrics.leads(True)
+        if demand is not None:
+            demand.elected()
         placer.wake()
 
     def deposed() -> None:
@@ -135,7 +137,7 @@ def _start_placer(
     if settings.demand_resource:
         kinds = tuple(GpuKind.named(product, size) for product, size in settings.demand_products)
         asked = DemandSettings(settings.demand_resource, settings.demand_max_gpus, kinds)
-        demand = DemandController(api, store, reservation, asked, report=metrics.demanded)
+        demand = DemandController(api, store, reservation, asked, report=metrics.demanded, wall_clock=api.time)
     scheduler = GatedPodScheduler(
         api,
         store,

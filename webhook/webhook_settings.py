@@ -27,7 +27,7 @@ MAX_SECONDS: Final = {
 
 MAX_DEMAND_GPUS: Final = 1024
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_RESOURCES: Final = (contract.RESOURCE_PERCENT, "nvidia.com/gpu")  # the quota of the component bounds both
 _PRODUCTS: Final = "demand_products"
 _PORTS: Final = frozenset({"port", "probe_port"})
 _PATHS: Final = frozenset(
@@ -145,11 +145,9 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     if settings.default_isolation not in DEFAULT_ISOLATIONS:
         known = ", ".join(DEFAULT_ISOLATIONS)
         raise UsageError(f'--default-isolation "{settings.default_isolation}" is not possible: write one of {known}')
-    if settings.demand_resource and not _RESOURCE.fullmatch(settings.demand_resource):
-        raise UsageError(
-            f'--demand-resource "{settings.demand_resource}" is no extended resource: '
-            f"write {contract.RESOURCE_PERCENT} or nvidia.com/gpu"
-        )
+    if settings.demand_resource and settings.demand_resource not in _RESOURCES:
+        known = " or ".join(_RESOURCES)
+        raise UsageError(f'--demand-resource "{settings.demand_resource}" is unknown: write {known}')
     if settings.demand_resource and settings.from_file is not None:
         raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")
     if settings.log_level not in lifecycle.LOG_LEVELS:
@@ -218,9 +216,7 @@ def _parser() -> argparse.ArgumentParser:
     only = "accept only clients with a certificate of an authority in this file; by default all"
     add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="take part in the election of the placer")
-    demand = (
-        f"ask an autoscaler for nodes by pods that request this resource, {contract.RESOURCE_PERCENT} or nvidia.com/gpu"
-    )
+    demand = f"ask an autoscaler for nodes by pods that request this resource, {' or '.join(_RESOURCES)}"
     add("--demand-resource", metavar="RESOURCE", help=f"{demand} (default: none)")
     add("--demand-max-gpus", metavar="GPUS", help="for how many GPUs to ask at a time (default: 16)")
     named = "GPUs of nodes that it can start, by product label and memory, such as NVIDIA-L4=24Gi, comma-separated"

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Sized
 from typing import Any, Final
 
 from gpushare import contract
@@ -57,6 +57,16 @@ class StartupTaints:
             logger.warning("Could not remove the node's start-up taint", extra={"err": str(error)})
         else:
             logger.info("Removed the node's start-up taint", extra={"node": self.node_name})
+
+
+def resources(advertised: Mapping[str, Sized], allocatable: Mapping[str, int]) -> frozenset[str]:
+    """Return the resources that pods will find on the Node: those with devices, and those with an amount.
+
+    The kubelet knows a plugin some seconds before it writes the Node's status. Until then an autoscaler sees a ready
+    node without GPUs.
+    """
+    amounts = {name for name, amount in allocatable.items() if amount}
+    return frozenset({name for name, devices in advertised.items() if len(devices)} | amounts)
 
 
 def patch(taints: Taints) -> list[dict[str, Any]] | None:

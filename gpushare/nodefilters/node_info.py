@@ -66,6 +66,7 @@ class NodeSpec:
 
 
 MAX_SHARED: Final = 2048  # characters of a part's repr
+_DAEMONS: Final = frozenset({"DaemonSet", "Node"})  # a Node owns its static pods
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -75,6 +76,7 @@ class PodInfo:
 
     `amounts`: requested resources (`pod_requests.requests`). `labels`: flat. `anti_affinity`: required anti-affinity.
     `is_terminating`: being deleted, which topology spread considers. `mounts`: volumes that may need attaching.
+    `is_daemon`: each node like this one has such a pod.
     """
 
     node: str
@@ -85,11 +87,12 @@ class PodInfo:
     anti_affinity: tuple[pod_key.Term, ...] = ()
     is_terminating: bool = False
     mounts: tuple[volumes.VolumeUse, ...] = ()
+    is_daemon: bool = False
 
     @classmethod
     def from_manifest(cls, manifest: pod.PodJson, node: str) -> PodInfo:
         """Read a pod that runs on, or is assigned to, a node."""
-        metadata = manifest.get("metadata") or {}
+        metadata, owner = manifest.get("metadata") or {}, pod.controller(manifest)
         requested = pod_requests.requests(manifest, running=True)
         return cls(
             node=sys.intern(node),
@@ -100,6 +103,7 @@ class PodInfo:
             anti_affinity=_shared(pod_key.anti_affinity(manifest)),
             is_terminating=metadata.get("deletionTimestamp") is not None,
             mounts=volumes.mounts(manifest),
+            is_daemon=owner is not None and owner.kind in _DAEMONS,
         )
 
 
@@ -114,19 +118,21 @@ def _same(part: tuple[Hashable, ...]) -> tuple:  # type: ignore[type-arg]
 
 
 class NodeInfo:
-    """Usage totals of a node, updated per pod so that filters never iterate over pods."""
+    """Usage totals of a node, updated per pod so that filters never iterate over pods. daemon_…: of daemon pods."""
 
-    __slots__ = ("amounts", "count", "ports")
+    __slots__ = ("amounts", "count", "daemon_amounts", "daemon_count", "ports")
 
     def __init__(self) -> None:
-        self.count = 0
+        self.count = self.daemon_count = 0
         self.amounts: collections.Counter[str] = collections.Counter()
+        self.daemon_amounts: collections.Counter[str] = collections.Counter()
         self.ports = pod_requests.Ports()
 
     def without(self, pod_info: PodInfo) -> NodeInfo:
         """Return a copy that does not count this pod."""
         rest = NodeInfo()
         rest.count, rest.amounts, rest.ports = self.count, self.amounts.copy(), self.ports.copy()
+        rest.daemon_count, rest.daemon_amounts = self.daemon_count, self.daemon_amounts.copy()
         rest.change(pod_info, -1)
         return rest
 
@@ -135,6 +141,10 @@ class NodeInfo:
         self.count += sign
         for name, amount in pod_info.amounts:
             self.amounts[name] += sign * amount
+        if pod_info.is_daemon:
+            self.daemon_count += sign
+            for name, amount in pod_info.amounts:
+                self.daemon_amounts[name] += sign * amount
         for port in pod_info.ports:
             self.ports.change(port, sign)
 

@@ -3,7 +3,7 @@
 An autoscaler starts nodes for pods that the scheduler cannot bind, and never sees a gated pod. So the waiting pods are
 packed, first fit, onto imaginary empty nodes, each with just the GPUs that its first pod needs. The placement engine
 decides what fits. The packing never asks for more GPUs than the pods would need if each had its own, and never for more
-than the bound.
+than the bound. Pods whose node may never come are packed behind the others, so that they do not use up the bound.
 """
 
 from __future__ import annotations
@@ -32,13 +32,15 @@ class GpuKind:
     """A kind of GPU that a new node could have.
 
     product: the Node label by which an autoscaler finds such nodes; empty if all nodes have this kind. cpu_milli,
-    memory_bytes: what such a node has for each GPU; 0 if that is unknown, and then it counts as enough.
+    memory_bytes: what such a node has for each GPU; 0 if that is unknown, and then it counts as enough. max_gpus: of
+    the largest known node, 0 without one.
     """
 
     gpu: Gpu
     product: str = ""
     cpu_milli: int = 0
     memory_bytes: int = 0
+    max_gpus: int = 0
 
     @classmethod
     def of(cls, gpu: Gpu, product: str = "", *, cpu_milli: int = 0, memory_bytes: int = 0) -> GpuKind:
@@ -71,13 +73,18 @@ class GpuKind:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class WaitingPod:
-    """A pod that lacks room. selection: what it asks of a Node, as text. kinds: the kinds to try, in this order."""
+    """A pod that lacks room. selection: what it asks of a Node, as text.
+
+    kinds: the kinds to try, in this order; they depend on request and selection alone. is_late: it has waited for a
+    node for so long that none may come.
+    """
 
     uid: str
     manifest: PodJson
     request: Request
     selection: str
     kinds: tuple[GpuKind, ...]
+    is_late: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -99,12 +106,20 @@ class Unmet(enum.Enum):
     NO_KIND = "no-kind"  # no known kind of GPU fits, even if it is empty
 
 
+class Deferred(enum.Enum):
+    """Why a pod is packed behind the others."""
+
+    LATE = "late"  # no node came for it
+    OVERSIZED = "oversized"  # no known node has as many GPUs as it needs
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Packing:
-    """The demands, and the pods without one, by UID."""
+    """The demands; the pods without one, and those that were packed behind the others, by UID."""
 
     demands: tuple[NodeDemand, ...] = ()
     unmet: dict[str, Unmet] = dataclasses.field(default_factory=dict)
+    deferred: dict[str, Deferred] = dataclasses.field(default_factory=dict)
 
     @property
     def gpus(self) -> int:
@@ -150,12 +165,19 @@ class _Bin:
 
 
 def pack(waiting: Iterable[WaitingPod], *, max_gpus: int, default: str = isolation.DEFAULT) -> Packing:
-    """Pack the pods in this order; `default`: the isolation of pods that name none."""
-    bins: list[_Bin] = []
+    """Pack the pods in this order, deferred ones last; `default`: the isolation of pods that name none."""
+    waiting, bins = list(waiting), list[_Bin]()
+    needed: dict[tuple[str, Request], tuple[GpuKind, int] | None] = {}
+    for pod in waiting:
+        if (pod.selection, pod.request) not in needed:
+            needed[pod.selection, pod.request] = needed_gpus(pod, default)
+    deferred = {
+        pod.uid: why for pod in waiting if (why := _why_deferred(pod, needed[pod.selection, pod.request])) is not None
+    }
     first: dict[Kind, int] = {}  # bins before this one have no room for such a pod, as they only fill up
     unmet: dict[str, Unmet] = {}
     refused: dict[Kind, Unmet] = {}
-    for pod in waiting:
+    for pod in sorted(waiting, key=lambda pod: pod.uid in deferred):
         cpu_milli, memory_bytes = _amounts(pod.manifest)
         kind = pod.selection, pod.request, cpu_milli, memory_bytes
         for number in range(first.get(kind, 0), len(bins)):
@@ -169,33 +191,42 @@ def pack(waiting: Iterable[WaitingPod], *, max_gpus: int, default: str = isolati
                 unmet[pod.uid] = refused[kind]
                 continue
             left = max_gpus - sum(each.gpus for each in bins)
-            made = _open(pod, len(bins), left, default)
-            if isinstance(made, Unmet):
-                unmet[pod.uid] = refused[kind] = made
+            fits = needed[pod.selection, pod.request]
+            if fits is None or fits[1] > left:
+                unmet[pod.uid] = refused[kind] = Unmet.NO_KIND if fits is None else Unmet.BOUND
                 continue
+            made = _Bin(len(bins), fits[0], pod.selection, fits[1])
             made.add(pod, cpu_milli, memory_bytes, default)
             bins.append(made)
-    return Packing(tuple(one.demand() for one in bins), unmet)
+    return Packing(tuple(one.demand() for one in bins), unmet, deferred)
 
 
 def needed_gpus(pod: WaitingPod, default: str = isolation.DEFAULT) -> tuple[GpuKind, int] | None:
-    """Return the first kind that fits, and how many GPUs the pod needs on an empty node; None if no kind fits."""
+    """Return the kind to ask for, and how many GPUs the pod needs on an empty node; None if no kind fits.
+
+    That is the first kind that fits and has nodes that are large enough, as far as is known; else the first that fits.
+    """
     fewest = max((demand.gpus for demand in pod.request.demands), default=1)
     most = sum(demand.gpus for demand in pod.request.demands)
+    fitting = []
     for kind in pod.kinds:
         for gpus in range(fewest, most + 1):
             view = NodeView.from_node(_empty_node("new", kind.gpu, gpus))
             if isinstance(place_on(view, pod.request, default), Placement):
-                return kind, gpus
-    return None
+                fitting.append((kind, gpus))
+                break
+    large = (found for found in fitting if not _is_oversized(*found))
+    return next(large, None) or next(iter(fitting), None)
 
 
-def _open(pod: WaitingPod, number: int, left: int, default: str) -> _Bin | Unmet:
-    needed = needed_gpus(pod, default)
+def _why_deferred(pod: WaitingPod, needed: tuple[GpuKind, int] | None) -> Deferred | None:
     if needed is None:
-        return Unmet.NO_KIND
-    kind, gpus = needed
-    return _Bin(number, kind, pod.selection, gpus) if gpus <= left else Unmet.BOUND
+        return None
+    return Deferred.OVERSIZED if _is_oversized(*needed) else Deferred.LATE if pod.is_late else None
+
+
+def _is_oversized(kind: GpuKind, gpus: int) -> bool:
+    return 0 < kind.max_gpus < gpus
 
 
 def place_on(view: NodeView, request: Request, default: str) -> Placement | Refusal:

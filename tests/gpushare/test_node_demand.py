@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from gpushare import request as requests
 from gpushare.allocation import Isolation
 from gpushare.whatif import node_demand
-from gpushare.whatif.node_demand import GpuKind, Unmet, WaitingPod
+from gpushare.whatif.node_demand import Deferred, GpuKind, Unmet, WaitingPod
 from tests import builders
 
 A100 = GpuKind.of(builders.gpu(), "A100", cpu_milli=8000, memory_bytes=64 * builders.GIB)
@@ -143,3 +144,21 @@ def test_a_kind_is_as_if_new() -> None:
     kind = GpuKind.of(used)
     assert kind.gpu.takes_shares
     assert kind.gpu.isolations == (Isolation.MPS,)
+
+
+def test_demands_that_may_never_be_met_do_not_use_up_the_bound() -> None:
+    known = dataclasses.replace(A100, max_gpus=8)
+    asked = [waiting("oversized", known, gpus="16"), waiting("typo", known, gpus="8"), waiting("new", known, gpus="8")]
+    asked[1] = dataclasses.replace(asked[1], is_late=True)
+    packing = node_demand.pack(asked, max_gpus=16)
+    assert [demand.uids for demand in packing.demands] == [("new",), ("typo",)]
+    assert packing.unmet == {"oversized": Unmet.BOUND}
+    assert packing.deferred == {"oversized": Deferred.OVERSIZED, "typo": Deferred.LATE}
+    assert [demand.uids for demand in node_demand.pack(asked[:1], max_gpus=16).demands] == [("oversized",)]
+
+
+def test_a_kind_with_nodes_that_are_large_enough_is_preferred() -> None:
+    small, large = (dataclasses.replace(kind, max_gpus=gpus) for kind, gpus in ((A100, 1), (L4, 4)))
+    assert node_demand.needed_gpus(waiting("p", small, large, gpus="2")) == (large, 2)
+    assert node_demand.needed_gpus(waiting("p", small, large, gpus="1")) == (small, 1)
+    assert node_demand.needed_gpus(waiting("p", small, large, gpus="8")) == (small, 8)

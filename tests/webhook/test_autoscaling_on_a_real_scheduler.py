@@ -66,7 +66,8 @@ def asking(name: str, *, cpu: str = "1", **annotations: Any) -> dict[str, Any]:
 
 def test_from_zero_to_three_nodes_and_back(empty: Cluster) -> None:
     started = empty.start(*ON, "--demand-products=NVIDIA-A100=80Gi")
-    autoscaler = Autoscaler(empty.administrator, (NodeGroup("pool", gpus=1),), boot_seconds=1.0, unneeded_seconds=6.0)
+    groups = (NodeGroup("pool", gpus=1),)
+    autoscaler = Autoscaler(empty.administrator, empty.namespace, groups, boot_seconds=1.0, unneeded_seconds=6.0)
     names = [f"half-{number}" for number in range(5)]
     for name in names:
         empty.create(asking(name, request="0.5"))
@@ -96,7 +97,7 @@ def test_a_gang_and_large_pods_get_nodes_with_enough_gpus(empty: Cluster) -> Non
     empty.describe("old", {"cpu": "8", "memory": "64Gi", "pods": "110", **amounts})
     started = empty.start(*ON)
     groups = (NodeGroup("small", gpus=1), NodeGroup("large", gpus=4, cpu="32"))
-    autoscaler = Autoscaler(empty.administrator, groups, unneeded_seconds=60.0)
+    autoscaler = Autoscaler(empty.administrator, empty.namespace, groups, unneeded_seconds=60.0)
     for number in range(3):
         empty.create(asking(f"member-{number}", request="1", group="gang", group_size="3"))
 

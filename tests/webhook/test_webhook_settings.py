@@ -46,6 +46,10 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
             ["--default-isolation=none"],
             '--default-isolation "none" is not possible: write one of arbiter, mps, auto',
         ),
+        (
+            ["--demand-resource=x/y"],
+            '--demand-resource "x/y" is unknown: write gpushare.io/gpu-percent or nvidia.com/gpu',
+        ),
         (["--log-level=loud"], '--log-level "loud" is unknown'),
         (["--url=http://h/mutate"], "is not an address of this webhook: write https://HOST:PORT/mutate"),
         (["--url=https://h/"], "is not an address of this webhook"),

@@ -23,3 +23,11 @@ def test_patch_removes_all_startup_taints_and_no_other(taints: list[dict[str, An
     after = node if body is None else jsonpatch.apply_patch(node, body)
     assert after["spec"]["taints"] == [taint for taint in taints if taint["key"] not in contract.STARTUP_TAINTS]
     assert (body is None) == (after["spec"]["taints"] == taints)
+
+
+def test_the_taint_stays_until_the_node_offers_all_resources_that_it_will_have() -> None:
+    advertised = {contract.RESOURCE_PERCENT: ("a",), "nvidia.com/gpu": ()}
+    allocatable = {contract.RESOURCE_PERCENT: 100, contract.RESOURCE_MEMORY: 2**30, contract.RESOURCE_IDLE: 0}
+    wanted = {contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY}
+    assert startup_taints.resources(advertised, allocatable) == wanted
+    assert startup_taints.resources({}, {}) == frozenset()

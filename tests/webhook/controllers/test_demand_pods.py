@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import itertools
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
@@ -54,14 +56,15 @@ def test_law_after_the_plan_there_is_one_pod_for_each_demand(
         dataclasses.replace(one, is_done=state == "bound", leaves=state == "leaves")
         for one, state in zip(pods, states, strict=False)
     ]
-    plan = demand_pods.plan(pods, wanted)
+    plan = demand_pods.plan(pods, wanted, TEMPLATE)
     assert all(not one.leaves for one in plan.delete)
     assert {one.name for one in pods if one.is_done} <= {one.name for one in plan.delete}
     kept = [one for one in pods if one not in plan.delete and not one.leaves]
     done = [one for one in pods if one.is_done or one.leaves]
-    for key in {demand_pods.key_of(demand) for demand in (*before, *wanted)}:
-        there = sum(one.key == key for one in kept) + sum(demand_pods.key_of(each) == key for each in plan.create)
-        asked = sum(demand_pods.key_of(each) == key for each in wanted)
+    key_of = functools.partial(demand_pods.key_of, template=TEMPLATE)
+    for key in {key_of(demand) for demand in (*before, *wanted)}:
+        there = sum(one.key == key for one in kept) + sum(key_of(each) == key for each in plan.create)
+        asked = sum(key_of(each) == key for each in wanted)
         # A pod that was bound or is being deleted still counts, so that no autoscaler starts a node twice.
         assert there == max(0, asked - sum(one.key == key for one in done))
 
@@ -69,15 +72,78 @@ def test_law_after_the_plan_there_is_one_pod_for_each_demand(
 @given(DEMANDS)
 def test_law_pods_of_the_same_packing_stay(demands: list[NodeDemand]) -> None:
     pods = [DemandPod.from_manifest(made(demand, f"pod-{number}")) for number, demand in enumerate(demands)]
-    assert demand_pods.plan(pods, demands) == demand_pods.Plan((), ())
-    less = [dataclasses.replace(demand, cpu_milli=0, memory_bytes=0) for demand in demands]
-    assert demand_pods.plan(pods, less) == demand_pods.Plan((), ())
+    assert demand_pods.plan(pods, demands, TEMPLATE) == demand_pods.Plan((), ())
 
 
-def test_a_pod_that_needs_more_cpu_replaces_the_demand_pod() -> None:
+@pytest.mark.parametrize("cpu_milli", [1499, 1501])
+def test_a_demand_with_other_amounts_replaces_its_pod(cpu_milli: int) -> None:
     one = DemandPod.from_manifest(made(DEMAND))
-    more = dataclasses.replace(DEMAND, cpu_milli=1501)
-    assert demand_pods.plan([one], [more]) == demand_pods.Plan((one,), (more,))
+    other = dataclasses.replace(DEMAND, cpu_milli=cpu_milli)
+    assert demand_pods.plan([one], [other], TEMPLATE) == demand_pods.Plan((one,), (other,))
+
+
+def test_an_impossible_demand_pod_does_not_outlive_its_owner() -> None:
+    typo = dataclasses.replace(DEMAND, cpu_milli=500_000)
+    impossible, good = (DemandPod.from_manifest(made(demand, name)) for demand, name in ((typo, "a"), (DEMAND, "b")))
+    assert demand_pods.plan([impossible, good], [DEMAND], TEMPLATE) == demand_pods.Plan((impossible,), ())
+
+
+def test_amounts_that_another_webhook_changed_do_not_replace_the_pod() -> None:
+    changed = made(DEMAND)
+    changed["spec"]["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    assert demand_pods.plan([DemandPod.from_manifest(changed)], [DEMAND], TEMPLATE) == demand_pods.Plan((), ())
+
+
+def test_a_corrected_template_replaces_the_pods() -> None:
+    one = DemandPod.from_manifest(made(DEMAND))
+    corrected = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "nodeSelector": {"pool": "a"}}}
+    assert demand_pods.plan([one], [DEMAND], corrected) == demand_pods.Plan((one,), (DEMAND,))
+
+
+def term(key: str, *values: str) -> dict[str, Any]:
+    return {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": list(terms)}}}
+
+
+def test_a_pod_cannot_override_what_the_administrator_selects() -> None:
+    template = {**TEMPLATE, "spec": {**TEMPLATE["spec"], "nodeSelector": {"pool": "a"}}}
+    selection = demand_pods.selection_of(builders.pod(spec={"nodeSelector": {"pool": "b"}}))
+    sentence = "its nodeSelector pool=b conflicts with pool=a of the PodTemplate gpushare-demand/gpushare-demand"
+    assert demand_pods.conflict(selection, template) == sentence
+    assert demand_pods.selecting(selection, template)["nodeSelector"] == {"pool": "a"}
+    agreeing = demand_pods.selection_of(builders.pod(spec={"nodeSelector": {"pool": "a", "zone": "z"}}))
+    assert demand_pods.conflict(agreeing, template) is None
+    # Of affinities, both count.
+    template["spec"]["affinity"] = required(term("pool", "a"))
+    selection = demand_pods.selection_of(
+        builders.pod(spec={"affinity": required(term("zone", "x"), term("zone", "y"))})
+    )
+    terms = demand_pods.selecting(selection, template)["affinity"]
+    both = [
+        {"matchExpressions": [*term("pool", "a")["matchExpressions"], *term("zone", zone)["matchExpressions"]]}
+        for zone in "xy"
+    ]
+    assert terms == required(*both)
+
+
+def test_an_empty_term_matches_no_node_also_with_exclusions() -> None:
+    for terms, expected in ([{}], 0), ([{}, term("zone", "x")], 1):
+        selection = demand_pods.selection_of(builders.pod(spec={"affinity": required(*terms)}))
+        spec = demand_pods.selecting(selection, TEMPLATE, excluded=["node-a"])
+        parsed = PodKey.from_manifest({"spec": spec}).terms
+        assert parsed is not None
+        assert len(parsed) == expected
+
+
+def test_a_product_that_the_pod_excludes_is_not_for_it() -> None:
+    by_label = demand_pods.selection_of(builders.pod(spec={"nodeSelector": {demand_pods.PRODUCT_LABEL: "L4"}}))
+    by_term = demand_pods.selection_of(builders.pod(spec={"affinity": required(term(demand_pods.PRODUCT_LABEL, "L4"))}))
+    for selection in by_label, by_term:
+        assert [demand_pods.may_have(selection, product) for product in ("L4", "A100")] == [True, False]
+    assert demand_pods.may_have("{}", "A100")
 
 
 def test_a_demand_pod_has_selection_amounts_and_no_rights() -> None:

@@ -20,12 +20,13 @@ from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from gpushare.whatif import node_demand
-from gpushare.whatif.node_demand import GpuKind, NodeDemand, Packing, Unmet, WaitingPod
+from gpushare.whatif.node_demand import Deferred, GpuKind, NodeDemand, Packing, Unmet, WaitingPod
+from webhook.controllers import queue
 from webhook.controllers.demand import demand_kinds, demand_pods
 from webhook.controllers.demand.demand_pods import DemandPod
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
-from webhook.store.ledger_store import ScratchStore
+from webhook.store.ledger_store import FilteredStore, ScratchStore
 from webhook.store.reservation import Reservation
 
 logger = logging.getLogger(__name__)
@@ -35,9 +36,14 @@ Refusals = Sequence[tuple[Pod, Refusal]]
 RECHECK_SECONDS: Final = 5.0  # there is no watch of demand pods, and other clients may delete them
 SETTLE_SECONDS: Final = 2.0  # after a demand pod was bound, until the waiting pods have been tried on its node
 REJECTED_SECONDS: Final = 10.0  # before the next try after the API server rejected a demand pod
-FOREIGN_SECONDS: Final = 60.0  # by when the agent of a new node has created its GPUNode
+FOREIGN_SECONDS: Final = 60.0  # by when the agent of a new node has reported GPUs that take shares
+LATE_SECONDS: Final = 900.0  # after so long, Cluster Autoscaler gives up a node that does not start
 MAX_PODS: Final = 2000  # packed in one round; the others wait behind them
 MAX_WORDS: Final = 300  # characters quoted from the API server's error
+_COME_FIRST: Final = {
+    Deferred.LATE: f"; newer pods come first, as it has waited for over {LATE_SECONDS / 60:g} minutes",
+    Deferred.OVERSIZED: "; other pods come first, as no known node has as many GPUs",
+}
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
 
 
@@ -79,14 +85,20 @@ class DemandController:
     _: dataclasses.KW_ONLY
     report: Callable[[int], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
+    wall_clock: Callable[[], float] = time.time
 
     def __post_init__(self) -> None:
-        self._may_exist = True  # whether there may be demand pods, from this placer or a former one
+        self._memory = demand_kinds.PoolMemory(self.clock)
+        self._no_shares: dict[str, float] = {}  # nodes with room that take no shares, and since when
+        self.elected()
+
+    def elected(self) -> None:
+        """Start from what is in the cluster: another placer may have created demand pods meanwhile."""
+        self._may_exist = True
         self._settled_at = 0.0
         self._rejected: dict[str, tuple[float, str]] = {}  # by key: until when none is created, and why
         self._template: Mapping[str, Any] = {}  # the last one read
         self._room: dict[str, frozenset[str]] = {}  # nodes with room for a demand pod, by its key, in the last round
-        self._foreign: dict[str, float] = {}  # nodes with room but without a GPUNode, and since when
         self._last: tuple[object, Packing] = ((), Packing())
 
     @property
@@ -100,10 +112,10 @@ class DemandController:
         Otherwise an autoscaler that looks at this moment finds the new node in use, and starts another one.
         """
         before, self._room = self._room, {}
-        template, spare = self._template, dict[str, int]()
-        for demand in {demand_pods.key_of(each): each for each in self._last[1].demands}.values():
-            key, needed = demand_pods.key_of(demand), demand_pods.amount(self.settings.resource, demand.gpus)
-            free = self._nodes_with_room(demand, template)
+        spare = dict[str, int]()
+        for key, demand in {self._key(each): each for each in self._last[1].demands}.items():
+            needed = demand_pods.amount(self.settings.resource, demand.gpus)
+            free = self._nodes_with_room(demand)
             self._room[key] = frozenset(free)
             if key in before:
                 spare[key] = sum(amount // needed for name, amount in free.items() if name not in before[key])
@@ -118,59 +130,84 @@ class DemandController:
 
     async def reconcile(self, waiting: Refusals) -> list[tuple[Pod, Refusal]]:
         """Create and delete demand pods; return the refusals, with what is asked for or why nothing is."""
-        lacking = [(pod, pod.request, why) for pod, why in waiting[:MAX_PODS] if why.cause in _LACK_ROOM]
+        found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
+        lacking = [(pod, request) for pod, request in found if isinstance(request, Request)]
+        del lacking[MAX_PODS:]
         if not lacking and not self._may_exist:
             return list(waiting)
         suffixes: dict[str, str] = {}
-        asking = await self._to_pack(lacking, suffixes)
-        packing = await self._pack(asking)
         try:
+            if lacking:
+                self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
+            packing = await self._pack(await self._to_pack(lacking, suffixes))
             failed = await self._write(packing)
         except api_errors.ClusterError as error:
             logger.warning("Could not read or write demand pods", extra={"err": str(error)})
-            failed = dict.fromkeys(packing.demands, str(error))
-        suffixes |= _suffixes(packing, failed, self.settings)
+            end = f"; asks for no node: {errors.shortened(str(error), longest=MAX_WORDS)}"
+            suffixes = {**dict.fromkeys((pod.ref.uid for pod, _ in lacking), end), **suffixes}
+        else:
+            suffixes |= _suffixes(packing, failed, self.settings)
         return [
             (pod, dataclasses.replace(why, reason=why.reason + suffixes.get(pod.ref.uid, ""))) for pod, why in waiting
         ]
 
-    async def _to_pack(
-        self, lacking: Sequence[tuple[Pod, Request | str, Refusal]], suffixes: dict[str, str]
-    ) -> list[WaitingPod]:
+    async def _to_pack(self, lacking: Sequence[tuple[Pod, Request]], suffixes: dict[str, str]) -> list[WaitingPod]:
         """Return the pods for which a new node could help. Of a gang, members that would fit now need none."""
-        views = list(self.store.views())
-        chooser = self.store.chooser
+        views, chooser, template, now = list(self.store.views()), self.store.chooser, self._template, self.wall_clock()
+        self._memory.forget_old()
         pools = demand_kinds.of_cluster(views, chooser)
+        products = frozenset(kind.product for kind in (*(pool.kind for pool in pools), *self.settings.kinds))
+        own: dict[str, tuple[list[GpuKind], list[GpuKind]]] = {}  # by selection: of nodes now, and of former ones
+        empty: dict[str, list[NodeView]] = {}
         kinds: dict[tuple[Request, str], tuple[GpuKind, ...]] = {}
-        empty: dict[str, list[NodeView]] = {}  # nodes of each pool
         asking = []
-        scratch = ScratchStore(self.store)
+        scratch = ScratchStore(self._without_reservations(views, lacking))
         try:
-            for pod, request, _ in lacking:
-                if isinstance(request, str):
-                    continue
+            for pod, request in lacking:
+                await asyncio.sleep(0)
                 if pod.group:
                     fits = await self.reservation.on(scratch).reserve(pod.manifest, request, pod.ref)
                     if not isinstance(fits, Refusal):
                         continue
                 selection = demand_pods.selection_of(pod.manifest)
-                key = request, selection
-                if key not in kinds:
-                    kinds[key] = demand_kinds.of_pod(pools, self.settings.kinds, request, selection, chooser)
-                if selection not in empty:
-                    empty[selection] = demand_kinds.empty_nodes(views, selection, chooser)
-                useless = demand_kinds.unhelpful(empty[selection], pod.manifest, request, chooser)
+                useless = demand_pods.conflict(selection, template)
+                if useless is not None:
+                    suffixes[pod.ref.uid] = f"; asks for no node: {useless}"
+                    continue
+                if selection not in own:
+                    present = demand_kinds.of_selection(pools, selection, template, chooser)
+                    own[selection] = present, self._memory.former_kinds(selection, present)
+                    empty[selection] = demand_kinds.empty_nodes(views, selection, template, chooser)
+                verdict = demand_kinds.unhelpful(empty[selection], pod.manifest, request, chooser)
+                useless = self._memory.unhelpful(pod.manifest, request, verdict)
                 if useless is not None:
                     suffixes[pod.ref.uid] = f"; asks for no node, as another would not help: {useless}"
                     continue
-                asking.append(WaitingPod(pod.ref.uid, pod.manifest, request, selection, kinds[key]))
-                await asyncio.sleep(0)
+                if (request, selection) not in kinds:
+                    named = self.settings.kinds
+                    tried = demand_kinds.of_pod(*own[selection], named, products, request, selection, template)
+                    kinds[request, selection] = tried
+                is_late = queue.age_seconds(pod.created, now) >= LATE_SECONDS
+                tried = kinds[request, selection]
+                asking.append(WaitingPod(pod.ref.uid, pod.manifest, request, selection, tried, is_late))
         finally:
             scratch.close()
         return asking
 
+    def _without_reservations(
+        self, views: Sequence[NodeView], lacking: Sequence[tuple[Pod, Request]]
+    ) -> ledger_store.LedgerStore:
+        """Return the ledger without what is reserved for gangs that lack room, as it is theirs."""
+        members = {pod.ref.uid for pod, _ in lacking if pod.group}
+        reserved: dict[str, list[str]] = {}
+        for view in views if members else ():
+            for entry in view.node.allocations:
+                if entry.is_backfill_reservation and entry.pod.uid in members:
+                    reserved.setdefault(view.node.name, []).append(entry.id)
+        return FilteredStore(self.store, reserved)
+
     async def _pack(self, asking: Sequence[WaitingPod]) -> Packing:
-        key = [(pod.uid, pod.request, pod.selection, pod.kinds) for pod in asking]
+        key = [(pod.uid, pod.request, pod.selection, pod.kinds, pod.is_late) for pod in asking]
         if self._last[0] != key:
             default, most = self.store.chooser.isolation, self.settings.max_gpus
             packing = await asyncio.to_thread(node_demand.pack, asking, max_gpus=most, default=default)
@@ -180,19 +217,17 @@ class DemandController:
     async def _write(self, packing: Packing) -> dict[NodeDemand, str]:
         """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why."""
         pods = (await self.api.list(demand_pods.PODS_PATH, keep=DemandPod.from_manifest)).items
-        if packing.demands:
-            self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
         now = self.clock()
         if any(one.is_done for one in pods):
             self._settled_at = now + SETTLE_SECONDS
         self._rejected = {key: known for key, known in self._rejected.items() if now < known[0]}
-        plan = demand_pods.plan(pods, packing.demands)
+        plan = demand_pods.plan(pods, packing.demands, self._template)
         self._may_exist = bool(pods or packing.demands)
         for one in plan.delete:
             await self._delete(one)
         failed: dict[NodeDemand, str] = {}
         for demand in plan.create if now >= self._settled_at else ():
-            until, sentence = self._rejected.get(demand_pods.key_of(demand), (0.0, ""))
+            until, sentence = self._rejected.get(self._key(demand), (0.0, ""))
             if now < until:
                 failed[demand] = sentence
                 continue
@@ -203,38 +238,38 @@ class DemandController:
             except (api_errors.Forbidden, api_errors.Invalid) as error:
                 logger.warning("The API server rejects a demand pod", extra={"err": str(error)})
                 failed[demand] = str(error)
-                self._rejected[demand_pods.key_of(demand)] = now + REJECTED_SECONDS, str(error)
+                self._rejected[self._key(demand)] = now + REJECTED_SECONDS, str(error)
             else:
                 extra = {"gpus": demand.gpus, "pods": len(demand.uids), "excluded": len(excluded)}
                 logger.info("Asked for a node", extra=extra)
         self.report(packing.gpus - sum(demand.gpus for demand in failed))
         return failed
 
-    def _nodes_with_room(self, demand: NodeDemand, template: Mapping[str, Any]) -> dict[str, int]:
+    def _key(self, demand: NodeDemand) -> str:
+        return demand_pods.key_of(demand, self._template)
+
+    def _nodes_with_room(self, demand: NodeDemand) -> dict[str, int]:
         chooser = self.store.chooser
         names = [spec.name for spec in chooser.cache.node_specs()]
-        return demand_kinds.nodes_with_room(demand, template, self.settings.resource, names, chooser)
+        return demand_kinds.nodes_with_room(demand, self._template, self.settings.resource, names, chooser)
 
     def _excluded(self, demand: NodeDemand) -> list[str]:
         """Return the hostnames of the nodes that have room for a demand pod, and were of no use to the waiting pods.
 
-        A node whose agent has not reported GPUs yet, or whose GPUNode is not open, may still be: a demand pod that is
-        bound there asks for no other.
+        A node whose GPUs take no shares yet may still be: a demand pod that is bound there asks for no other.
         """
         chooser, now = self.store.chooser, self.clock()
-        views = {view.node.name: view for view in self.store.views()}
-        with_room = self._nodes_with_room(demand, self._template)
-        self._foreign = {name: self._foreign.get(name, now) for name in with_room if name not in views}
-        tried = (
-            name
+        sharing = {view.node.name for view in self.store.views() if any(gpu.takes_shares for gpu in view.node.gpus)}
+        there = {spec.name for spec in chooser.cache.node_specs()} - sharing
+        self._no_shares = {name: since for name, since in self._no_shares.items() if name in there}
+        with_room = self._nodes_with_room(demand)
+        for name in there.intersection(with_room):
+            self._no_shares.setdefault(name, now)
+        return [
+            chooser.hostname(name)
             for name in with_room
-            if (
-                any(gpu.takes_shares for gpu in views[name].node.gpus)
-                if name in views
-                else now - self._foreign[name] >= FOREIGN_SECONDS
-            )
-        )
-        return [chooser.hostname(name) for name in tried]
+            if name in sharing or now - self._no_shares[name] >= FOREIGN_SECONDS
+        ]
 
     async def _delete(self, one: DemandPod) -> None:
         try:
@@ -251,14 +286,18 @@ def _suffixes(packing: Packing, failed: Mapping[NodeDemand, str], settings: Dema
         if demand not in failed:
             where = demand.selection, demand.product
             asked[where] = asked.get(where, 0) + demand.gpus
+    first = {uid: _COME_FIRST[why] for uid, why in packing.deferred.items()}
     ends: dict[str, str] = {}
     for demand in packing.demands:
         if demand in failed:
             end = f"; asks for no node: {errors.shortened(failed[demand], longest=MAX_WORDS)}"
+            ends |= dict.fromkeys(demand.uids, end)
         else:
             gpus = asked[demand.selection, demand.product]
             end = f"; waits for a node: {gpus} {'GPU' if gpus == 1 else 'GPUs'} asked for"
-        ends |= dict.fromkeys(demand.uids, end)
+            ends |= {uid: end + first.get(uid, "") for uid in demand.uids}
     bound = f"; asks for no node: no more than {settings.max_gpus} GPUs are asked for (--demand-max-gpus)"
     no_kind = "; asks for no node: it fits on no GPU that is known (--demand-products), even if that is empty"
-    return ends | {uid: bound if why is Unmet.BOUND else no_kind for uid, why in packing.unmet.items()}
+    for uid, why in packing.unmet.items():
+        ends[uid] = bound + first.get(uid, "") if why is Unmet.BOUND else no_kind
+    return ends

@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, pod
-from gpushare.nodefilters import PodKey, pod_requests
+from gpushare.nodefilters import selectors
 from gpushare.pod import PodJson
 from gpushare.whatif.node_demand import NodeDemand
 
@@ -30,34 +30,31 @@ _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DemandPod:
-    """A demand pod that exists. key: of `key_of`. is_done: it is bound, or has ended. leaves: it is being deleted."""
+    """A demand pod that exists.
+
+    key: of `key_of`. size: as `_size` writes it. is_done: it is bound, or has ended. leaves: it is being deleted.
+    """
 
     name: str
     uid: str
     key: str
-    cpu_milli: int
-    memory_bytes: int
+    size: str
     is_done: bool
     leaves: bool
 
     @classmethod
     def from_manifest(cls, manifest: PodJson) -> DemandPod:
-        """Read a pod of the namespace."""
+        """Read a pod of the namespace. Its label counts, because other webhooks may change its amounts."""
         metadata, spec = manifest.get("metadata") or {}, manifest.get("spec") or {}
-        amounts = dict(PodKey.from_manifest(manifest).amounts)
+        key, _, size = str((metadata.get("labels") or {}).get(contract.DEMAND_LABEL) or "").partition("-")
         return cls(
             name=str(metadata.get("name")),
             uid=pod.uid(manifest),
-            key=str((metadata.get("labels") or {}).get(contract.DEMAND_LABEL) or ""),
-            cpu_milli=amounts.get(pod_requests.CPU, 0),
-            memory_bytes=amounts.get(pod_requests.MEMORY, 0),
+            key=key,
+            size=size,
             is_done=bool(spec.get("nodeName")) or pod.is_terminal(manifest),
             leaves=metadata.get("deletionTimestamp") is not None,
         )
-
-    def covers(self, demand: NodeDemand) -> bool:
-        """Whether a node that fits this pod has the CPU and memory of the demand."""
-        return self.cpu_milli >= demand.cpu_milli and self.memory_bytes >= demand.memory_bytes
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -68,37 +65,42 @@ class Plan:
     create: tuple[NodeDemand, ...]
 
 
-def plan(existing: Iterable[DemandPod], demands: Sequence[NodeDemand]) -> Plan:
-    """Compare the pods with the demands.
+def plan(existing: Iterable[DemandPod], demands: Sequence[NodeDemand], template: Mapping[str, Any]) -> Plan:
+    """Compare the pods with the demands; `template`: the pod template that the administrator has installed.
 
-    A pod that is being deleted, or has just been bound, still counts: whether its demand goes on shows afterwards.
+    A pod that is being deleted, or has just been bound, still counts: whether its demand goes on shows afterwards. A
+    pod with other amounts than its demand goes, because no node may ever fit it.
     """
     there: dict[str, list[DemandPod]] = collections.defaultdict(list)
     for one in existing:
         there[one.key].append(one)
     wanted: dict[str, list[NodeDemand]] = collections.defaultdict(list)
     for demand in demands:
-        wanted[key_of(demand)].append(demand)
+        wanted[key_of(demand, template)].append(demand)
     delete: list[DemandPod] = []
     create: list[NodeDemand] = []
     for key in dict.fromkeys((*wanted, *there)):
         done = [one for one in there[key] if one.is_done or one.leaves]
         delete += [one for one in done if not one.leaves]
-        pods = sorted((one for one in there[key] if one not in done), key=_size, reverse=True)
-        open_ = sorted(wanted[key], key=_size, reverse=True)
-        open_ = open_[: max(0, len(open_) - len(done))]
-        for one, demand in itertools.zip_longest(pods, open_):
-            is_kept = one is not None and demand is not None and one.covers(demand)
-            if one is not None and not is_kept:
-                delete.append(one)
-            if demand is not None and not is_kept:
-                create.append(demand)
+        pods = [one for one in there[key] if one not in done]
+        kept: list[DemandPod] = []
+        missing: list[NodeDemand] = []
+        for demand in wanted[key]:
+            same = next((one for one in pods if one.size == _size(demand)), None)
+            if same is None:
+                missing.append(demand)
+            else:
+                pods.remove(same)
+                kept.append(same)
+        surplus = max(0, len(done) - len(missing))
+        delete += (*pods, *kept[:surplus])
+        create += missing[len(done) :]
     return Plan(tuple(delete), tuple(create))
 
 
-def key_of(demand: NodeDemand) -> str:
-    """Return a checksum of the nodes and the number of GPUs that the demand is for, as a label's value."""
-    text = json.dumps([demand.selection, demand.product, demand.gpus])
+def key_of(demand: NodeDemand, template: Mapping[str, Any]) -> str:
+    """Return a checksum of the nodes and the number of GPUs that the demand is for, and of the template."""
+    text = json.dumps([demand.selection, demand.product, demand.gpus, template], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
@@ -110,17 +112,57 @@ def selection_of(manifest: PodJson) -> str:
     return json.dumps({key: value for key, value in asked.items() if value}, sort_keys=True)
 
 
-def selecting(selection: str, template: Mapping[str, Any], product: str = "") -> dict[str, Any]:
-    """Return the fields of a demand pod's spec that select nodes; `template`: the spec of its template."""
+def conflict(selection: str, template: Mapping[str, Any]) -> str | None:
+    """Return why no node that the template allows can have what the selection asks for; `template`: as in `plan`."""
+    allowed = (template.get("spec") or {}).get("nodeSelector") or {}
+    for key, value in sorted(json.loads(selection).get("nodeSelector", {}).items()):
+        if allowed.get(key, value) != value:
+            installed = (
+                f"{key}={allowed[key]} of the PodTemplate {contract.DEMAND_NAMESPACE}/{contract.DEMAND_TEMPLATE}"
+            )
+            return f"its nodeSelector {key}={value} conflicts with {installed}"
+    return None
+
+
+def may_have(selection: str, product: str) -> bool:
+    """Whether a node with this product label can have what the selection asks for; it may ask for another product."""
     asked = json.loads(selection)
-    selector = {**(template.get("nodeSelector") or {}), **asked.get("nodeSelector", {})}
+    if asked.get("nodeSelector", {}).get(PRODUCT_LABEL, product) != product:
+        return False
+    terms = selectors.of_nodes(asked.get("required"))
+    return terms is None or any(
+        all(wanted.holds(product) for wanted in term.labels.requirements if wanted.key == PRODUCT_LABEL)
+        for term in terms
+    )
+
+
+def narrows(selection: str) -> bool:
+    """Whether the selection allows only some nodes."""
+    return not json.loads(selection).keys() <= {"tolerations"}
+
+
+def selecting(
+    selection: str, template: Mapping[str, Any], product: str = "", excluded: Collection[str] = ()
+) -> dict[str, Any]:
+    """Return the fields of a demand pod's spec that select nodes; `template`: as in `plan`, `excluded`: hostnames."""
+    asked, spec = json.loads(selection), template.get("spec") or {}
+    selector = {**asked.get("nodeSelector", {}), **(spec.get("nodeSelector") or {})}
     selector |= {PRODUCT_LABEL: product} if product else {}
-    tolerations = [*(template.get("tolerations") or ()), *asked.get("tolerations", ())]
-    required = asked.get("required")
+    tolerations = [*(spec.get("tolerations") or ()), *asked.get("tolerations", ())]
+    affinity = spec.get("affinity") or {}
+    without = {"key": contract.HOSTNAME_LABEL, "operator": "NotIn", "values": sorted(excluded)}
+    required = _all_of(
+        ((affinity.get("nodeAffinity") or {}).get(_REQUIRED) or {}).get("nodeSelectorTerms"),
+        asked.get("required", {}).get("nodeSelectorTerms"),
+        [{"matchExpressions": [without]}] if excluded else None,
+    )
+    if required:
+        node_affinity = {**(affinity.get("nodeAffinity") or {}), _REQUIRED: {"nodeSelectorTerms": required}}
+        affinity = {**affinity, "nodeAffinity": node_affinity}
     return {
         **({"nodeSelector": selector} if selector else {}),
         **({"tolerations": tolerations} if tolerations else {}),
-        **({"affinity": {"nodeAffinity": {_REQUIRED: required}}} if required else {}),
+        **({"affinity": affinity} if affinity else {}),
     }
 
 
@@ -132,13 +174,12 @@ def amount(resource: str, gpus: int) -> int:
 def manifest(
     template: Mapping[str, Any], demand: NodeDemand, *, resource: str, excluded: Collection[str]
 ) -> dict[str, Any]:
-    """Return the pod to create; `template`: the pod template that the administrator has installed."""
+    """Return the pod to create; `template`: as in `plan`, `excluded`: hostnames of nodes that it must not use."""
     metadata, spec = template.get("metadata") or {}, dict(template.get("spec") or {})
-    spec |= selecting(demand.selection, spec, demand.product)
-    if excluded:
-        spec["affinity"] = {"nodeAffinity": {_REQUIRED: _excluding(spec.get("affinity"), sorted(excluded))}}
+    spec |= selecting(demand.selection, template, demand.product, excluded)
     asked = {resource: str(amount(resource, demand.gpus))}
     host = {"cpu": f"{demand.cpu_milli}m", "memory": str(demand.memory_bytes)}
+    label = f"{key_of(demand, template)}-{_size(demand)}"
     container, *_ = spec["containers"]
     spec["containers"] = [{**container, "resources": {"requests": {**host, **asked}, "limits": asked}}]
     return {
@@ -147,21 +188,27 @@ def manifest(
         "metadata": {
             "generateName": f"{contract.DEMAND_TEMPLATE}-",
             "namespace": contract.DEMAND_NAMESPACE,
-            "labels": {**(metadata.get("labels") or {}), contract.DEMAND_LABEL: key_of(demand)},
+            "labels": {**(metadata.get("labels") or {}), contract.DEMAND_LABEL: label},
             "annotations": {**(metadata.get("annotations") or {}), **_ANNOTATIONS},
         },
         "spec": spec,
     }
 
 
-def _excluding(affinity: Mapping[str, Any] | None, hostnames: list[str]) -> dict[str, Any]:
-    """Return the required node affinity that excludes these hostnames too; terms are alternatives."""
-    required = ((affinity or {}).get("nodeAffinity") or {}).get(_REQUIRED) or {}
-    without = {"key": contract.HOSTNAME_LABEL, "operator": "NotIn", "values": hostnames}
-    before: list[dict[str, Any]] = required.get("nodeSelectorTerms") or [{}]
-    terms = [{**term, "matchExpressions": [*(term.get("matchExpressions") or ()), without]} for term in before]
-    return {"nodeSelectorTerms": terms}
+def _all_of(*several: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:
+    """Return the node selector terms that mean all of these lists; the terms of a list are alternatives.
+
+    An empty term matches no node, and so must each combination with it.
+    """
+    given = [terms for terms in several if terms]
+    keys = "matchExpressions", "matchFields"
+    both = [
+        {key: found for key in keys if (found := [each for term in terms for each in term.get(key) or ()])}
+        for terms in itertools.product(*given)
+        if all(any(term.get(key) for key in keys) for term in terms)
+    ]
+    return (both or [{}]) if given else []
 
 
-def _size(item: DemandPod | NodeDemand) -> tuple[int, int]:
-    return item.cpu_milli, item.memory_bytes
+def _size(demand: NodeDemand) -> str:
+    return f"{demand.cpu_milli}-{demand.memory_bytes}"
