@@ -21,7 +21,7 @@ from deviceplugin.host import library
 from deviceplugin.injection import arrival, cdi_specs, decision, runtime_inspection
 from deviceplugin.kubelet import device_answers, plugin_registration, share_answers
 from deviceplugin.link import arbiter
-from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
+from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, transition
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
 from deviceplugin.report import (
     agent_metrics,
@@ -33,7 +33,6 @@ from deviceplugin.report import (
 )
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
-from gpushare.allocation import Isolation
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpunode import Condition, Gpu
@@ -93,6 +92,7 @@ class KubeletParts:
                 memory_limits=shares.memory_limits,
                 mps=hardware.mps_shares.ready,
                 mig=hardware.mig_shares,
+                by_cdi=lambda: bool(hardware.mig_shares.cut) or share_answers.have_own_devices(cluster.gpunode.now()),
             ),
         )
         for_devices = device_answers.DeviceAnswers(
@@ -256,13 +256,10 @@ class ModeParts:
             # A container gets its MIG device, or the pipe of its GPU's daemon, by the CDI description of its share.
             if seen is None or not kubelet.uses_cdi:
                 return gpu
-            if hardware.mig_shares.is_stuck(gpu.uuid):
-                return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
             count = hardware.mps_shares.partitions(gpu.uuid, partitions)
             by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (gpu.can_partition or not count)
-            by_mig = hardware.mig_shares.can_share(gpu)
-            isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
-            return dataclasses.replace(gpu, isolations=isolations, sm_partitions=count if by_mps else 0)
+            by_mig, is_stuck = hardware.mig_shares.can_share(gpu), hardware.mig_shares.is_stuck(gpu.uuid)
+            return transition.with_isolations(gpu, by_mps=by_mps, by_mig=by_mig, only_mig=is_stuck, partitions=count)
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:
