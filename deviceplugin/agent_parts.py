@@ -21,7 +21,7 @@ from deviceplugin.host import library
 from deviceplugin.injection import arrival, cdi_specs, decision, runtime_inspection
 from deviceplugin.kubelet import device_answers, plugin_registration, share_answers
 from deviceplugin.link import arbiter
-from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
+from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, transition
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
 from deviceplugin.report import (
     agent_metrics,
@@ -33,7 +33,6 @@ from deviceplugin.report import (
 )
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
-from gpushare.allocation import Isolation
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpunode import Condition, Gpu
@@ -93,6 +92,7 @@ class KubeletParts:
                 memory_limits=shares.memory_limits,
                 mps=functools.partial(hardware.mps_shares.ready, has_processes=shares.arbiter.has_processes),
                 mig=hardware.mig_shares,
+                by_cdi=lambda: bool(hardware.mig_shares.cut) or share_answers.have_own_devices(cluster.gpunode.now()),
             ),
         )
         for_devices = device_answers.DeviceAnswers(
@@ -260,16 +260,16 @@ class ModeParts:
             # A container gets its MIG device, or the pipe of its GPU's daemon, by the CDI description of its share.
             if seen is None or not kubelet.uses_cdi:
                 return gpu
-            if hardware.mig_shares.is_stuck(gpu.uuid):
-                return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
             count = hardware.mps_shares.partitions(gpu.uuid, partitions)
             is_cut = gpu.can_partition and hardware.mps_shares.can_cut(gpu.uuid, count)
             by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (is_cut or not count)
-            by_mig = hardware.mig_shares.can_share(gpu)
-            isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
-            # Without mps, as while the keeper is away, shares keep their partitions.
-            cut = count if is_cut else 0
-            return dataclasses.replace(gpu, isolations=isolations, can_partition=is_cut, sm_partitions=cut)
+            return transition.with_isolations(
+                dataclasses.replace(gpu, can_partition=is_cut),
+                by_mps=by_mps,
+                by_mig=hardware.mig_shares.can_share(gpu),
+                only_mig=hardware.mig_shares.is_stuck(gpu.uuid),
+                partitions=count if is_cut else 0,
+            )
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:

@@ -18,7 +18,7 @@ from gpushare.pod import PodJson
 
 PODS_PATH: Final = "/api/v1/pods"
 _POD_METADATA: Final = ("namespace", "name", "uid", "resourceVersion")
-_POD_ANNOTATIONS: Final = (contract.ALLOCATION, contract.GROUP)
+_POD_ANNOTATIONS: Final = (contract.ALLOCATION, contract.GROUP, contract.GPU_UUIDS, contract.MIG_DEVICE)
 
 
 class NodePods:

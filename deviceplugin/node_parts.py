@@ -92,13 +92,17 @@ class HardwareParts:
             warn=functools.partial(cluster.events.record, contract.EVENT_MPS_DAEMON_ENDED, warning=True),
         )
         self.mps_shares = shares.MpsShares(
-            self.mps_daemons, node=cluster.gpunode.now, fractional=self._fractional, changed=cluster.wake.all
+            self.mps_daemons,
+            node=cluster.gpunode.now,
+            fractional=lambda: self._fractional() - self.mig_shares.cut,
+            changed=cluster.wake.all,
         )
         self.mig_shares = MigShares(
             driver,
             mig,
             path=settings.root / mig_devices.NAME,
-            node=cluster.gpunode.now,
+            node=lambda: cluster.gpunode.now() if cluster.is_known else None,
+            pods=cluster.pods.all,
             fractional=self._fractional,
             changed=self._cut,
             warn=functools.partial(cluster.events.record, contract.EVENT_MIG_FAILED, warning=True),
@@ -228,7 +232,7 @@ class ShareParts:
             hardware.driver,
             self.arbiter,
             sizes,
-            gpus=lambda: hardware.mig_shares.gpus(state.gpus.gpus, node.now()),
+            gpus=lambda: hardware.mig_shares.gpus(state.gpus.gpus),
             node=lambda: None if (known := cluster.known_node()) is None else as_devices(known),
             pods=pods.all,
             warn=cluster.events.warn,

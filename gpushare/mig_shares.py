@@ -106,6 +106,12 @@ def on_device(given: GivenShare, made: MigInstance) -> GivenShare:
     return dataclasses.replace(given, memory_bytes=min(given.memory_bytes, made.memory_bytes), mig=made)
 
 
+def is_cut_for(gpu: Gpu, share: Share, made: MigInstance) -> bool:
+    """Whether the share gets a device of this profile; True if the GPU's profiles are unknown."""
+    kind = profile_for(gpu, share)
+    return not gpu.mig_geometry or (kind is not None and str(kind.profile) == made.profile)
+
+
 def read_device(gpu: Gpu, text: str) -> MigInstance:
     """Read a device as `str` writes it, such as `1g.10gb@4`. Raises LedgerError if the GPU has no such profile."""
     name, _, start = text.partition("@")

@@ -85,7 +85,8 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
         desired = GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps)
         if share.mig is not None:
             desired = mig_shares.on_device(desired, share.mig)
-            if dataclasses.replace(share, shrink_to_bytes=None, steps=demand.steps) != desired:
+            is_same = dataclasses.replace(share, shrink_to_bytes=None, steps=demand.steps) == desired
+            if not is_same or not mig_shares.is_cut_for(gpus[share.gpu_uuids[0]], demand.share, share.mig):
                 raise errors.LedgerError(
                     f"it has the MIG device {share.mig.profile}, and the amounts of such a share cannot change while "
                     "it runs: restore the annotations, or delete and recreate the pod"

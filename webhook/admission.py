@@ -232,4 +232,7 @@ def matches_request(entry: Allocation, request: Request, node: GpuNode, kinds: C
         asked = (filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints) for gpu in own)
         if any(filters.reject(each) is not None for each in asked):
             return False
+        cut = ((gpus[uuid], share.mig) for share in mine if share.mig for uuid in share.gpu_uuids if uuid in gpus)
+        if not all(mig_shares.is_cut_for(gpu, demand.share, made) for gpu, made in cut):
+            return False
     return True

@@ -97,13 +97,6 @@ class ProcessScanner:
             if any(process.memory_bytes is None for process in running) and gpu.mode is Mode.FRACTIONAL:
                 memory = f"the driver does not report how much memory processes use on GPU {gpu.index}"
                 problems.append(Problem(f"{memory}: contexts are not charged", blind=False))
-        # Shares of MIG devices: NVML lists their processes with the GPU, but measures them on the device.
-        for uuid in {grant.uuid for group in groups for grant in group.tenant.grants} - {gpu.uuid for gpu in gpus}:
-            try:
-                self._measure(uuid, groups, readings)
-            except nvml_call.NvmlError as error:
-                silent.add(uuid)
-                problems.append(Problem(f"the driver does not list the processes on {uuid}: {error}", blind=False))
         return DriverListing(readings, listed, problems, frozenset(silent), *self._used(gpus, groups))
 
     def describe(

@@ -28,9 +28,11 @@ from deviceplugin.state import pod_resources
 from gpushare import contract, errors
 from gpushare.allocation import Isolation, MigInstance
 from gpushare.config.node_settings import NodeSettings
+from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 
 KUBELET_START_SECONDS: Final = 60.0  # enough for the kubelet to get its first pods, even from a slow API server
+_BY_CDI: Final = frozenset({Isolation.MIG, Isolation.MPS})  # the environment would give such a share the whole GPU
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -161,7 +163,7 @@ class MigDevices(Protocol):
 
     async def device(self, uuid: str, device: MigInstance) -> str | Refusal: ...
 
-    async def whole(self, uuid: str) -> Refusal | None: ...
+    async def whole(self, uuids: Sequence[str]) -> Refusal | None: ...
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -176,7 +178,7 @@ class ShareStart:
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
     by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: what a container of this
     share gets of its GPU's MPS daemon, started if it does not run, or why it gets nothing now. mig: the MIG devices of
-    shares.
+    shares. by_cdi: whether the node has shares, or GPUs cut for shares, whose devices only CDI injects rightly.
     """
 
     injection: Callable[[], Injection]
@@ -188,11 +190,16 @@ class ShareStart:
     memory_limits: PodLimits
     mps: Callable[[str, str], Awaitable[ClientFiles | Refusal]]
     mig: MigDevices
+    by_cdi: Callable[[], bool] = lambda: False
 
     @property
     def is_needed(self) -> bool:
         """Whether a container may be refused or needs preparation."""
-        return self.denied.is_on or self.memory_limits.is_needed() or _needs_owner(self.injection())
+        return self.denied.is_on or self.memory_limits.is_needed() or self._needs_owner(self.injection())
+
+    def _needs_owner(self, injection: Injection) -> bool:
+        """Whether the container's pod must be known to inject its devices."""
+        return bool(injection.refusal or injection.needs_class or injection.uses_cdi) or self.by_cdi()
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
@@ -212,11 +219,11 @@ class ShareStart:
             problem = await self.memory_limits.cover(pod_uid) if pod_uid else unknown
             if problem:
                 raise plugin_service.AllocateRefusedError(problem)
-        if not _needs_owner(injection):
+        if not self._needs_owner(injection):
             return
         if isinstance(holder, Refusal):
             # An earlier start of this container wrote the description: Allocate would have removed it.
-            if self.descriptions.has_share(name):
+            if injection.uses_cdi and self.descriptions.has_share(name):
                 return
             raise plugin_service.AllocateRefusedError(f"the GPUs of this container are unknown: {holder.reason}")
         if not injection.allows(holder.runtime_class):
@@ -224,9 +231,14 @@ class ShareStart:
                 f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: set runtimeClassName: "
                 f"{injection.needs_class}"
             )
+        if holder.isolation in _BY_CDI and not injection.uses_cdi:
+            raise plugin_service.AllocateRefusedError(
+                f"the pod {holder.namespace}/{holder.pod} has isolation {holder.isolation}, which needs devices by "
+                "CDI: set deviceListStrategy to cdi-cri in the node's configuration, or delete and recreate the pod"
+            )
+        uuids = await self._devices(holder)
         if injection.uses_cdi:
             mps = await self._mps(holder)
-            uuids = await self._devices(holder)
             try:
                 self.descriptions.write_share(name, uuids, self.settings(), mps)
             except SpecError as error:
@@ -256,9 +268,8 @@ class ShareStart:
             if isinstance(known, Refusal):
                 raise plugin_service.AllocateRefusedError(known.reason)
             return (known,)
-        for uuid in holder.uuids:
-            if (problem := await self.mig.whole(uuid)) is not None:
-                raise plugin_service.AllocateRefusedError(problem.reason)
+        if (problem := await self.mig.whole(holder.uuids)) is not None:
+            raise plugin_service.AllocateRefusedError(problem.reason)
         return holder.uuids
 
     async def _given(self, resource: str, device_ids: Sequence[str]) -> tuple[str, tenant.StartingContainer | Refusal]:
@@ -292,6 +303,6 @@ class ShareStart:
         return pod_uid, found[0]
 
 
-def _needs_owner(injection: Injection) -> bool:
-    """Whether the container's pod must be known to inject its devices."""
-    return bool(injection.refusal or injection.needs_class or injection.uses_cdi)
+def have_own_devices(node: GpuNode | None) -> bool:
+    """Whether the node has shares whose devices only CDI injects."""
+    return node is not None and any(entry.labels.isolation in _BY_CDI for entry in node.allocations)

@@ -1,20 +1,23 @@
 """Plans how a GPU gets the MIG devices that the ledger has placed on it. Pure.
 
 The record says which places the agent has cut, or is about to: it is written before a device is created, so a crash in
-between leaves no device that looks like another program's. Only devices of the record are ever destroyed: once the
-ledger no longer has them, no process uses them, and their room is needed or the GPU is to become whole. MIG mode
-changes only while nothing uses the GPU.
+between leaves no device that looks like another program's. Only devices of the record are ever destroyed: once neither
+the ledger nor a living pod has them, no process uses them, and their room is needed or the GPU is to become whole. A
+GPUNode that was deleted comes back without its allocations, so the ledger alone is not enough. MIG mode changes only
+while nothing uses the GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from deviceplugin.hardware.partitioner import Create, CreatePart, Destroy, DestroyPart, Present, SetMode, Step
 from deviceplugin.state.node_state import GpuInstance
+from gpushare import contract, errors, mig_shares, pod
 from gpushare.allocation import Allocation, GivenShare, Isolation, MigInstance
 from gpushare.gpunode import Gpu, GpuNode
+from gpushare.pod import PodJson
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -24,6 +27,9 @@ class CutDevice:
     profile: str
     start: int
     uuid: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.profile}@{self.start}"
 
     def is_place_of(self, made: GpuInstance) -> bool:
         """Whether this instance is at that place."""
@@ -53,11 +59,29 @@ def has_others(node: GpuNode, uuid: str) -> bool:
     return any(entry.labels.isolation is not Isolation.MIG and uuid in entry.gpu_uuids for entry in entries)
 
 
+def held(pods: Iterable[PodJson], uuid: str) -> frozenset[str]:
+    """Return the MIG devices that living pods have on a GPU by their annotations, such as `1g.10gb@4`."""
+    living = (pod.annotations_of(manifest) for manifest in pods if not pod.is_terminal(manifest))
+    on_gpu = (annotations for annotations in living if annotations.get(contract.GPU_UUIDS) == uuid)
+    return frozenset(annotations[contract.MIG_DEVICE] for annotations in on_gpu if contract.MIG_DEVICE in annotations)
+
+
 def make_plan(
-    present: Present, wanted: Sequence[MigInstance], record: tuple[CutDevice, ...] | None, *, may_merge: bool
+    present: Present,
+    wanted: Sequence[MigInstance],
+    record: tuple[CutDevice, ...] | None,
+    *,
+    may_merge: bool,
+    held: Collection[str] = (),
 ) -> CutPlan:
-    """Plan the next steps; plan again after them. may_merge: the GPU may become whole now if it has no device left."""
+    """Plan the next steps; plan again after them.
+
+    may_merge: the GPU may become whole now if it has no device left. held: devices of living pods, which stay even if
+    they are not wanted.
+    """
     mode, ours = present.mode, record or ()
+    if mode is not None and not mode.current and mode.pending and record is not None:
+        return CutPlan((SetMode(enabled=False),), ())  # an agent ended before it took this back
     if mode is None or not mode.current:
         if not wanted:
             return CutPlan()
@@ -70,7 +94,9 @@ def make_plan(
     places = {(device.profile, device.start): device for device in wanted}
     missing = [places[place] for place in places.keys() - {(cut.profile, cut.start) for cut in mine}]
     unwanted = [made for cut, made in mine.items() if (cut.profile, cut.start) not in places]
-    removed = [made for made in unwanted if not any(part.busy for part in made.parts)] if missing or may_merge else []
+    kept_for_pods = [made for cut, made in mine.items() if made in unwanted and str(cut) in held]
+    idle = [made for made in unwanted if made not in kept_for_pods and not any(part.busy for part in made.parts)]
+    removed = idle if missing or may_merge else []
     steps: list[Step] = []
     for made in removed:
         steps += [*(DestroyPart(made.id, part.id) for part in made.parts), Destroy(made.id)]
@@ -84,17 +110,22 @@ def make_plan(
         in_the_way = next((made for made in rest if not set(made.placed.places).isdisjoint(device.places)), None)
         if in_the_way is not None:
             whose = "that an ended pod still uses" if in_the_way in unwanted else "of another program"
+            whose = "of a running pod that the GPUNode does not show" if in_the_way in kept_for_pods else whose
             waits = f"the MIG device {in_the_way.kind.profile}@{in_the_way.start} {whose} is in its place"
         elif (kind := kinds.get(device.profile)) is None:
             waits = f"the driver reports no profile {device.profile}"
         else:
             steps.append(Create(kind, device.start, (kind.gpu_slices,)))
             kept.append(CutDevice(device.profile, device.start))
-    if not steps and not wanted and not present.instances and may_merge:
-        return CutPlan((SetMode(enabled=False),), ())
-    if may_merge and not wanted and not steps:
-        waits = "a process of an ended pod, or another program's MIG device, is still on it"
-    return CutPlan(tuple(steps), tuple(kept), waits)
+    if steps or wanted or not may_merge:
+        return CutPlan(tuple(steps), tuple(kept), waits)
+    if kept_for_pods:
+        return CutPlan((), tuple(kept), "the MIG device of a running pod that the GPUNode does not show is on it")
+    if present.instances:
+        return CutPlan((), tuple(kept), "a process of an ended pod, or another program's MIG device, is still on it")
+    if present.busy:
+        return CutPlan((), (), "a process still uses the GPU")
+    return CutPlan((SetMode(enabled=False),), ())
 
 
 def proven(present: Present, record: tuple[CutDevice, ...]) -> tuple[CutDevice, ...]:
@@ -139,6 +170,14 @@ def as_devices(node: GpuNode, record: Record) -> GpuNode:
     return dataclasses.replace(node, allocations=tuple(entries), gpus=(*node.gpus, *made.values()))
 
 
+def as_gpus(gpu: Gpu, record: Record) -> tuple[Gpu, ...]:
+    """Return the MIG devices of the record, also those of ended pods, as GPUs; the GPU itself if there are none."""
+    made = (
+        as_gpu(gpu, cut.uuid, device) for cut in record.get(gpu.uuid, ()) if cut.uuid for device in [_read(gpu, cut)]
+    )
+    return tuple(made) or (gpu,)
+
+
 def as_gpu(gpu: Gpu, uuid: str, device: MigInstance) -> Gpu:
     """Return a MIG device as a GPU."""
     model = f"{gpu.model} MIG {device.profile}"
@@ -151,8 +190,11 @@ def _shares(node: GpuNode) -> Iterable[tuple[Allocation, GivenShare]]:
             yield from ((entry, share) for share in entry.shares)
 
 
-def _place(made: MigInstance) -> CutDevice:
-    return CutDevice(made.profile, made.start)
+def _read(gpu: Gpu, cut: CutDevice) -> MigInstance:
+    try:
+        return mig_shares.read_device(gpu, str(cut))
+    except errors.LedgerError:  # a GPU that has lost its MIG mode reports no profiles
+        return MigInstance(cut.profile, cut.start, 0, 0, gpu.memory_bytes)
 
 
 def _uuid(cut: CutDevice, made: GpuInstance) -> str:

@@ -11,11 +11,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import dataclasses
 import json
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -33,10 +32,11 @@ from deviceplugin.hardware.partitioner import (
 from deviceplugin.host import records
 from deviceplugin.mig import plan
 from deviceplugin.mig.plan import CutDevice
-from deviceplugin.state.node_state import MigDevice
+from deviceplugin.state.node_state import MigDevice, MigMode
 from gpushare.allocation import MigInstance
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
@@ -47,9 +47,9 @@ SECONDS: Final = 2.0  # between two comparisons with the ledger, if it has not c
 IDLE_SECONDS: Final = 60.0  # that a GPU stays cut without shares
 READY_SECONDS: Final = 20.0  # that a starting container waits; the kubelet allows 30
 POLL_SECONDS: Final = 0.25
-TRIES: Final = 60  # that fit into it
+TRIES: Final = 60  # attempts within READY_SECONDS
 STARTING_SECONDS: Final = 60.0  # in which the ledger's copy shows the share of a container that starts
-RESET_SECONDS: Final = 600.0  # before a GPU that needed a reset is tried again
+RESET_SECONDS: Final = 600.0  # before a GPU that needed a reset is tried again, or one that failed is offered again
 REPORT_SECONDS: Final = 5.0  # that a problem lasts before it is reported
 MAX_ROUNDS: Final = 6  # MIG mode, old devices, new devices, and as many for changes by other programs
 _REMEDY: Final = "give the agent config/components/mig"
@@ -58,8 +58,9 @@ _REMEDY: Final = "give the agent config/components/mig"
 class MigShares:
     """The MIG devices of shares. Only GPUs in mode fractional are touched.
 
-    path: of the record. node: the GPUNode as last seen; None while unknown, or if there is none. fractional: the UUIDs
-    of the GPUs in that mode now. changed: called after MIG devices have changed. warn: sends an Event with this note.
+    path: of the record. node: the GPUNode as last seen; None while it or the pods are unknown, or if there is none.
+    pods: those of this node. fractional: the UUIDs of the GPUs in that mode now. changed: called after MIG devices, or
+    what a GPU offers, have changed. warn: sends an Event with this note.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class MigShares:
         *,
         path: Path,
         node: Callable[[], GpuNode | None],
+        pods: Callable[[], Iterable[PodJson]],
         fractional: Callable[[], frozenset[str]],
         changed: Callable[[], Awaitable[None]],
         warn: Callable[[str], None] = lambda _: None,
@@ -79,6 +81,7 @@ class MigShares:
         self._partitions = Partitioner(mig)
         self._path = path
         self._node = node
+        self._pods = pods
         self._fractional = fractional
         self._changed = changed
         self._warn = warn
@@ -89,6 +92,8 @@ class MigShares:
         self._idle_since: dict[str, float] = {}
         # By UUID, and by whether MIG mode was to be turned on: why that needs a reset, and when it was tried.
         self._resets: dict[tuple[str, bool], tuple[str, float]] = {}
+        self._failed_at: dict[str, float] = {}  # by UUID: when the driver refused a step
+        self._pending_off: set[str] = set()  # GPUs in MIG mode that lose it at their next reset
         self._problems: dict[str, tuple[str, float]] = {}  # by UUID, with the time since when
         self._reported: dict[str, str] = {}
         self.wake = asyncio.Event()
@@ -126,20 +131,20 @@ class MigShares:
         why = self._problem(uuid) or "its mode is changing, or the driver did not answer in time"
         return Refusal(f"the MIG device {device} of GPU {uuid} cannot be created: {why}")
 
-    async def whole(self, uuid: str) -> Refusal | None:
-        """Wait until the GPU is whole, for a share of another kind; return why it is not in time."""
+    async def whole(self, uuids: Sequence[str]) -> Refusal | None:
+        """Wait until these GPUs are whole, for a share of another kind; return why one is not in time."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(READY_SECONDS):
                 for _ in range(TRIES):
-                    if uuid not in self._record:
+                    for uuid in self.cut.intersection(uuids):
+                        await self._reconcile(uuid, is_needed_whole=True)
+                    if self.cut.isdisjoint(uuids):
                         return None
-                    await self._reconcile(uuid, is_needed_whole=True)
-                    if uuid in self._record:
-                        await asyncio.sleep(POLL_SECONDS)
-        if uuid not in self._record:
-            return None
-        why = self._problem(uuid) or "MIG devices of ended pods are still on it"
-        return Refusal(f"GPU {uuid} is still in MIG mode: {why}")
+                    await asyncio.sleep(POLL_SECONDS)
+        for uuid in self.cut.intersection(uuids):
+            why = self._problem(uuid) or "MIG devices of ended pods are still on it"
+            return Refusal(f"GPU {uuid} is still in MIG mode: {why}")
+        return None
 
     async def merge(self, uuid: str) -> str:
         """Make a GPU whole before it changes its mode, while no pod uses it; return why that failed, or ""."""
@@ -152,11 +157,12 @@ class MigShares:
     def can_share(self, gpu: HardwareGpu) -> bool:
         """Whether shares with this isolation can come to the GPU, as far as the GPU is concerned."""
         is_known = gpu.mig_capable and not gpu.mig_enabled and gpu.geometry is not None
-        return is_known and not self._needs_reset(gpu.uuid, enabled=True)
+        failed = self._clock() < self._failed_at.get(gpu.uuid, -RESET_SECONDS) + RESET_SECONDS
+        return is_known and not failed and not self._needs_reset(gpu.uuid, enabled=True)
 
     def is_stuck(self, uuid: str) -> bool:
-        """Whether the GPU cannot become whole, so that only shares with this isolation can use it."""
-        return bool(self._needs_reset(uuid, enabled=False))
+        """Whether the GPU becomes whole only by a reset, so that only shares with this isolation can use it."""
+        return uuid in self._pending_off and uuid in self._record
 
     def are_only_ours(self, uuid: str, devices: tuple[MigDevice, ...]) -> bool:
         """Whether a GPU is in MIG mode because of shares only: it counts as whole, as it can become that again."""
@@ -171,17 +177,18 @@ class MigShares:
         return plan.as_devices(node, self._record)
 
     @property
+    def cut(self) -> frozenset[str]:
+        """The UUIDs of the GPUs that are in MIG mode for shares, or about to be."""
+        return frozenset(self._record)
+
+    @property
     def parents(self) -> dict[str, str]:
         """The GPU of each MIG device, both by UUID."""
         return {cut.uuid: uuid for uuid, cuts in self._record.items() for cut in cuts if cut.uuid}
 
-    def gpus(self, gpus: tuple[Gpu, ...], node: GpuNode | None) -> tuple[Gpu, ...]:
-        """Return the GPUs with the MIG devices of shares in place of those that are cut for them."""
-        devices = plan.as_devices(node, self._record).gpus[len(node.gpus) :] if node is not None else ()
-        cut = {made.index for made in devices}
-        modes = {gpu.index: gpu.mode for gpu in gpus}
-        made = (dataclasses.replace(device, mode=modes.get(device.index, device.mode)) for device in devices)
-        return (*(gpu for gpu in gpus if gpu.index not in cut), *made)
+    def gpus(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+        """Return the GPUs with the MIG devices in place of those that are cut for shares."""
+        return tuple(device for gpu in gpus for device in plan.as_gpus(gpu, self._record))
 
     async def _reconcile(self, uuid: str, *, is_needed_whole: bool = False, is_leaving: bool = False) -> bool:
         """Change the GPU as far as that is possible now; return whether the record is what the driver last reported."""
@@ -209,21 +216,29 @@ class MigShares:
             return True, ""
         if uuid not in self._record and (why := self._needs_reset(uuid, enabled=True)):
             return True, why
-        may_merge = is_needed_whole or plan.has_others(node, uuid) or self._has_been_idle(uuid, bool(wanted))
-        may_merge = may_merge and not self._needs_reset(uuid, enabled=False)
+        held = plan.held(self._pods(), uuid)
+        is_idle = self._has_been_idle(uuid, bool(wanted or held))
+        may_merge = is_needed_whole or is_idle or plan.has_others(node, uuid)
+        stuck = self._needs_reset(uuid, enabled=False) if may_merge and not wanted else ""
         present = await self._driver.ask(self._partitions.read, uuid)
-        before = self._record.get(uuid)
-        proposed = plan.make_plan(present, wanted, before, may_merge=may_merge)
+        before = self._record.get(uuid), self.is_stuck(uuid)
+        proposed = plan.make_plan(present, wanted, before[0], may_merge=may_merge and not stuck, held=held)
         await self._write(uuid, proposed.record if proposed.record is None else plan.proven(present, proposed.record))
+        self._note_pending(uuid, present.mode)
         if not proposed.steps:
-            if before != self._record.get(uuid):
+            if before != (self._record.get(uuid), self.is_stuck(uuid)):
                 await self._changed()
-            return True, proposed.waits
+            return True, proposed.waits or stuck
         logger.info("Cutting a GPU for shares", extra={"gpu": uuid, "steps": [str(step) for step in proposed.steps]})
         try:
             waits = await self._driver.ask(self._execute, uuid, proposed.steps)
-        finally:
+        except nvml_call.NvmlError as error:
+            if error.code != nvml_mig.IN_USE:  # a process that came in between is no failure
+                self._failed_at[uuid] = self._clock()
             await self._changed()
+            raise
+        self._failed_at.pop(uuid, None)
+        await self._changed()
         for step in proposed.steps:
             if isinstance(step, SetMode) and waits:
                 return True, await self._reset_needed(uuid, waits, enabled=step.enabled)
@@ -273,11 +288,17 @@ class MigShares:
 
     async def _reset_needed(self, uuid: str, waits: str, *, enabled: bool) -> str:
         why = (
-            f"its MIG mode changes only by a reset ({waits}): run `nvidia-smi --gpu-reset -i {uuid}` while it is unused"
+            f"its MIG mode cannot be turned on ({waits}): stop the programs that have it open, such as a monitoring "
+            f"agent; the agent tries again in {RESET_SECONDS / 60:.0f} minutes"
+            if enabled
+            else f"its MIG mode can be turned off only by a reset ({waits}): run `nvidia-smi --gpu-reset -i {uuid}` "
+            "while it is unused"
         )
         self._resets[uuid, enabled] = why, self._clock()
         if enabled:
             await self._write(uuid, None)
+        else:
+            self._pending_off.add(uuid)
         await self._changed()  # the GPU now takes shares of fewer kinds
         return why
 
@@ -285,6 +306,12 @@ class MigShares:
         """Return why MIG mode could not be turned on, or off, a while ago; "" if it could, or may be tried again."""
         why, at = self._resets.get((uuid, enabled), ("", 0.0))
         return why if self._clock() < at + RESET_SECONDS else ""
+
+    def _note_pending(self, uuid: str, mode: MigMode | None) -> None:
+        if mode is not None and mode.current and not mode.pending:
+            self._pending_off.add(uuid)
+        else:
+            self._pending_off.discard(uuid)
 
     async def _write(self, uuid: str, cuts: tuple[CutDevice, ...] | None) -> None:
         """Change the record of a GPU, on disk first. Raises OSError."""

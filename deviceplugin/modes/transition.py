@@ -90,7 +90,8 @@ def gpus_with_modes(
         there = known.get(gpu.uuid) or HardwareGpu(gpu.uuid, gpu.index)
         allowed = (later or shown or Assignment(Mode.EXCLUSIVE)).isolations or gpu.isolations
         isolations = tuple(kind for kind in allowed if kind in there.isolations)
-        has_mig = Isolation.MIG in isolations
+        # Shares keep their devices when the configuration no longer allows new ones.
+        is_cut = Isolation.MIG in isolations or bool(there.cut_for_shares)
         gpus.append(
             dataclasses.replace(
                 gpu,
@@ -98,11 +99,23 @@ def gpus_with_modes(
                 pending_mode=pending,
                 mig_profiles=tuple(mig_device.profile for mig_device in (*there.mig_devices, *there.cut_for_shares)),
                 isolations=isolations,
-                mig_geometry=mig_shares.profiles(there.geometry, gpu.memory_bytes) if has_mig else (),
+                mig_geometry=mig_shares.profiles(there.geometry, gpu.memory_bytes) if is_cut else (),
                 sm_partitions=there.sm_partitions,
             )
         )
     return tuple(gpus)
+
+
+def with_isolations(gpu: HardwareGpu, *, by_mps: bool, by_mig: bool, only_mig: bool, partitions: int) -> HardwareGpu:
+    """Return the GPU with the isolations that its shares may have now.
+
+    only_mig: it cannot leave MIG mode now. partitions: the SM partitions of MPS clients, which shares keep while the GPU
+    offers no mps, as without the keeper.
+    """
+    if only_mig:
+        return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
+    isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
+    return dataclasses.replace(gpu, isolations=isolations, sm_partitions=partitions)
 
 
 def without_partitions(hardware: Iterable[HardwareGpu], wanted: Mapping[str, Assignment]) -> list[str]:

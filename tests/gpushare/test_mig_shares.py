@@ -183,6 +183,9 @@ def test_amounts_of_a_running_pod_cannot_change() -> None:
     assert resizing.asked(asked(request="0.1", memory="4Gi"), entry, there) == entry.shares
     with pytest.raises(errors.LedgerError, match=r"it has the MIG device 1g.10gb, and the amounts of such a share"):
         resizing.asked(asked(request="0.1", memory="5Gi"), entry, there)
+    there = added(node(), "a", asked(request="0.5"))
+    with pytest.raises(errors.LedgerError, match=r"it has the MIG device 4g.40gb, and the amounts of such a share"):
+        resizing.asked(asked(request="0.5", memory="60Gi"), *there.allocations, there)
 
 
 GEOMETRIES = {name: catalogue.MODELS[name] for name in ("A30-24GB", "A100-40GB", "H100-80GB")}

@@ -86,6 +86,16 @@ async def test_reinvoked_pod_keeps_its_kind_and_nothing_moves() -> None:
     assert entries(there) == [before]
 
 
+async def test_reinvoked_pod_that_asks_for_more_than_its_mig_device_is_placed_again() -> None:
+    geometry = builders.mig_geometry()
+    there = store(builders.node(gpus=1, isolations=(Isolation.MIG,), memory_gib=80, mig_geometry=geometry))
+    placed = await admit(there, builders.pod(request="0.5", isolation="mig"))
+    assert placed["metadata"]["annotations"][contract.MIG_DEVICE] == "4g.40gb@0"
+    placed["metadata"]["annotations"][contract.MEMORY] = "60Gi"
+    again = await admit(there, placed)
+    assert again["metadata"]["annotations"][contract.MIG_DEVICE] == "7g.80gb@0"
+
+
 async def test_reinvoked_pod_that_asks_for_another_kind_now_is_placed_again() -> None:
     there = store(builders.node(gpus=1, isolations=BOTH))
     placed = await admit(there, builders.pod(request="0.5", limit="0.5", isolation="auto"))

@@ -101,15 +101,6 @@ def test_measuring_does_not_read_mappings(group: ShareLedger, monkeypatch: pytes
     group.close()
 
 
-def test_measures_memory_on_mig_devices(group: ShareLedger) -> None:
-    who = joined(group)
-    whole = dataclasses.replace(GPU, uuid="GPU-00000000-0000-0000-0000-00000000000b", mode=Mode.MIG)
-    result = Scan(made(Listing(nvml.NvmlProcess(who.pid, 1000))), whole, group)
-    assert result.listing.readings == {(UUID, (who.pid, who.start_ticks)): Reading(1000, 0, 0, 0)}
-    assert [process.gpu for process in result.seen.processes] == [whole.uuid]
-    group.close()
-
-
 def test_reports_a_driver_without_process_memory(group: ShareLedger) -> None:
     who = joined(group)
     result = Scan(made(Listing(nvml.NvmlProcess(who.pid, None))), GPU, group)

@@ -71,7 +71,7 @@ class NoMig:
     async def device(self, uuid: str, device: MigInstance) -> Refusal:
         return Refusal(f"{uuid} has no {device}")
 
-    async def whole(self, uuid: str) -> None:
+    async def whole(self, uuids: object) -> None:
         """Return at once."""
 
 

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -84,6 +84,7 @@ class Node:
         self.known_pods: list[dict[str, Any]] = []
         self.memory_limits = MemoryLimits()
         self.mps_problem = self.mig_problem = ""
+        self.by_cdi = False
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = cdi_specs.Specs(
@@ -108,7 +109,7 @@ class Node:
     async def device(self, uuid: str, device: MigInstance) -> str | Refusal:
         return Refusal(self.mig_problem) if self.mig_problem else f"MIG-{uuid}-{device.profile}"
 
-    async def whole(self, uuid: str) -> Refusal | None:  # noqa: ARG002 - of `MigDevices`
+    async def whole(self, uuids: Sequence[str]) -> Refusal | None:  # noqa: ARG002 - of `MigDevices`
         return Refusal(self.mig_problem) if self.mig_problem else None
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
@@ -137,6 +138,7 @@ class Node:
             memory_limits=self.memory_limits,
             mps=self.mps,
             mig=self,
+            by_cdi=lambda: self.by_cdi,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
@@ -397,3 +399,32 @@ async def test_a_share_of_another_kind_starts_only_on_a_whole_gpu(node: Node) ->
     await node.kubelet.admit("trainer", PERCENT, 50)
     assert await refused(node, "trainer") == node.mig_problem
     assert not node.cdi.exists()
+
+
+@pytest.mark.parametrize("kind", [Isolation.MIG, Isolation.MPS])
+async def test_a_share_that_needs_cdi_never_starts_by_the_environment(node: Node, kind: Isolation) -> None:
+    node.given["cut"] = StartingContainer("ml", "cut", (SECOND,), isolation=kind)
+    node.gives("leased", SECOND)
+    node.injection, node.by_cdi = BY_DEFAULT, True
+    for pod in ("cut", "leased"):
+        await node.kubelet.admit(pod, PERCENT, 10)
+    assert node.answers().needs_start
+    start = node.answers().start
+    with pytest.raises(plugin_service.AllocateRefusedError) as error:
+        await start(*node.kubelet.pods["cut"])
+    assert str(error.value) == (
+        f"the pod ml/cut has isolation {kind}, which needs devices by CDI: set deviceListStrategy to cdi-cri in the "
+        "node's configuration, or delete and recreate the pod"
+    )
+    await start(*node.kubelet.pods["leased"])
+    node.mig_problem = f"GPU {SECOND} is still in MIG mode: MIG devices of ended pods are still on it"
+    with pytest.raises(plugin_service.AllocateRefusedError, match="is still in MIG mode"):
+        await start(*node.kubelet.pods["leased"])
+
+
+async def test_a_share_of_mps_waits_for_the_whole_gpu_before_its_daemon(node: Node) -> None:
+    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS, limit_percent=60)
+    node.mig_problem = f"GPU {SECOND} is still in MIG mode: MIG devices of ended pods are still on it"
+    node.mps_problem = "a daemon was started"
+    await node.kubelet.admit("client", PERCENT, 50)
+    assert await refused(node, "client") == node.mig_problem

@@ -77,6 +77,18 @@ class Simulated:
         raise AssertionError("the plan has no end")
 
 
+def test_mode_that_a_dead_agent_left_pending_is_taken_back() -> None:
+    off = Present("GPU-x", MigMode(current=False, pending=True), MODEL)
+    assert plan.make_plan(off, (), (), may_merge=False).steps == (SetMode(enabled=False),)
+    assert plan.make_plan(off, (), None, may_merge=False).steps == (), "another program's"
+
+
+def test_mode_is_kept_while_a_process_uses_the_gpu() -> None:
+    used = Present("GPU-x", MigMode(current=True, pending=True), MODEL, busy=True)
+    proposed = plan.make_plan(used, (), (), may_merge=True)
+    assert (proposed.steps, proposed.record, proposed.waits) == ((), (), "a process still uses the GPU")
+
+
 def place(taken: list[MigInstance], position: int) -> MigInstance | None:
     kinds = GPU.mig_geometry
     return mig_shares.place(GPU, kinds[position % len(kinds)], sorted(taken, key=lambda device: device.start))

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import threading
 from typing import Final
 
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.partitioner import Present
 from deviceplugin.mig import shares
-from gpushare import ledger, mig_shares
+from deviceplugin.state.node_state import MigMode
+from gpushare import contract, ledger, mig_shares
 from gpushare.allocation import Isolation, MigInstance
 from gpushare.gpunode import GpuNode
 from gpushare.mig.instance_layout import ProfileGeometry
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.deviceplugin.modes import modes_node
-from tests.deviceplugin.modes.modes_node import GPU, DiedError, Node
+from tests.deviceplugin.modes.modes_node import CONFIGS, GPU, DiedError, Node
 
 
 async def ready(node: Node, mig: str = "") -> None:
@@ -63,6 +66,10 @@ def there(node: Node) -> list[str]:
     return ["on" if mode.current else "off", *sorted(f"{device.profile}@{device.start}" for device in made)]
 
 
+def offered(node: Node) -> list[Isolation]:
+    return list(node.gpus_with_modes.gpus[0].isolations)
+
+
 def after_idle(node: Node) -> None:
     node.seconds += shares.STARTING_SECONDS + shares.IDLE_SECONDS
 
@@ -85,8 +92,10 @@ async def device_is_cut_for_a_share_and_the_gpu_stays_fractional(node: Node) -> 
     assert entry.gpu_uuids == (uuid,)
     assert entry.shares[0].memory_bytes == device.memory_bytes
     assert node.mig_shares.parents == {uuid: node.uuids[0]}
-    audited = node.mig_shares.gpus(node.gpus_with_modes.gpus, known(node))
-    assert sorted(gpu.uuid for gpu in audited) == sorted([uuid, *node.uuids[1:]])
+    end(node, "a")
+    audited = node.mig_shares.gpus(node.gpus_with_modes.gpus)
+    assert sorted(gpu.uuid for gpu in audited) == sorted([uuid, *node.uuids[1:]]), "also once no share has it"
+    assert audited[0].memory_bytes == device.memory_bytes
 
 
 async def gpu_becomes_whole_a_while_after_its_last_share(node: Node) -> None:
@@ -121,9 +130,9 @@ async def share_of_another_kind_waits_until_the_gpu_is_whole(node: Node) -> None
     await given(node, place(node, "a", "1g.5gb"))
     end(node, "a")
     node.cluster.node = ledger.reserve(known(node), builders.allocation("b", node.uuids[0]))
-    assert await node.mig_shares.whole(node.uuids[0]) is None
+    assert await node.mig_shares.whole(node.uuids[:2]) is None
     assert there(node) == ["off"]
-    assert await node.mig_shares.whole(node.uuids[1]) is None
+    assert await node.mig_shares.whole(node.uuids[1:2]) is None
 
 
 async def device_that_a_process_uses_is_kept_after_its_pod(node: Node) -> None:
@@ -145,7 +154,7 @@ async def device_that_a_process_uses_is_kept_after_its_pod(node: Node) -> None:
     await node.mig_shares.step()
     assert there(node) == ["on", "1g.5gb@6"]
     shares.TRIES = 2  # type: ignore[misc]
-    refused = await node.mig_shares.whole(node.uuids[0])
+    refused = await node.mig_shares.whole(node.uuids[:1])
     assert isinstance(refused, Refusal)
     assert refused.reason.endswith("a process of an ended pod, or another program's MIG device, is still on it")
     refused = await node.mig_shares.device(node.uuids[0], place(node, "b", "7g.40gb"))  # type: ignore[assignment]
@@ -239,8 +248,12 @@ async def failure_of_the_driver_is_a_sentence_and_is_tried_again(node: Node) -> 
         )
         node.seconds += shares.REPORT_SECONDS
     assert len([note for note in node.cluster.told if "cannot be partitioned as its shares need it" in note]) == 1
+    await node.step()
+    assert offered(node) == [Isolation.ARBITER], "it takes no more such shares"
     del node.mig.create_gpu_instance
     assert await given(node, device)
+    await node.step()
+    assert offered(node) == [Isolation.ARBITER, Isolation.MIG]
 
 
 async def gpu_that_needs_a_reset_takes_no_such_shares_and_is_left_as_it_is(node: Node) -> None:
@@ -257,8 +270,9 @@ async def gpu_that_needs_a_reset_takes_no_such_shares_and_is_left_as_it_is(node:
     answer = await node.mig_shares.device(node.uuids[0], device)
     assert isinstance(answer, Refusal)
     assert (
-        "its MIG mode changes only by a reset (In use by another client): run `nvidia-smi --gpu-reset" in answer.reason
-    )
+        "its MIG mode cannot be turned on (In use by another client): stop the programs that have it open, such as a "
+        "monitoring agent; the agent tries again in 10 minutes"
+    ) in answer.reason
     assert asked == [True, False], "nothing is left for the next reset"
     await node.mig_shares.step()
     assert asked == [True, False], "it is not tried again for a while"
@@ -269,6 +283,94 @@ async def gpu_that_needs_a_reset_takes_no_such_shares_and_is_left_as_it_is(node:
     ]
     assert node.modes == ["fractional"] * 4
     del node.mig.set_mig_mode
+
+
+async def gpu_that_loses_mig_mode_only_by_a_reset_takes_only_such_shares_until_then(node: Node) -> None:
+    await ready(node)
+    await given(node, place(node, "a", "1g.5gb"))
+    end(node, "a")
+    mig_mode, set_mode = node.mig.mig_mode, node.mig.set_mig_mode
+    pending: set[str] = set()
+
+    def mode(uuid: str) -> MigMode | None:
+        read = mig_mode(uuid)
+        return MigMode(current=True, pending=False) if uuid in pending else read
+
+    def refuse(uuid: str, *, enabled: bool) -> str:
+        assert not enabled
+        pending.add(uuid)
+        return "In use by another client"
+
+    node.mig.mig_mode = mode  # type: ignore[method-assign]
+    node.mig.set_mig_mode = refuse  # type: ignore[method-assign]
+    await node.mig_shares.step()
+    after_idle(node)
+    await node.mig_shares.step()
+    assert there(node) == ["on"]
+    node.cluster.node = ledger.reserve(known(node), builders.allocation("b", node.uuids[0]))
+    shares.TRIES = 2  # type: ignore[misc]
+    refused = await node.mig_shares.whole(node.uuids[:1])
+    assert isinstance(refused, Refusal)
+    assert "can be turned off only by a reset (In use by another client): run `nvidia-smi" in refused.reason
+    end(node, "b")
+    await node.end()
+    node.start()  # which knows no more than the driver
+    await node.step()
+    await node.mig_shares.step()
+    await node.step()
+    assert offered(node) == [Isolation.MIG]
+    node.mig.mig_mode, node.mig.set_mig_mode = mig_mode, set_mode  # type: ignore[method-assign]
+    set_mode(node.uuids[0], enabled=False)
+    await node.mig_shares.step()
+    await node.step()
+    assert offered(node) == [Isolation.ARBITER, Isolation.MIG], "the reset came"
+
+
+async def devices_of_living_pods_outlive_the_gpunode_and_the_configuration(node: Node) -> None:
+    await ready(node)
+    device = place(node, "a", "1g.5gb")
+    await given(node, device)
+    annotations = {contract.GPU_UUIDS: node.uuids[0], contract.MIG_DEVICE: str(device)}
+    node.cluster.pods = [{"metadata": {"annotations": annotations}, "status": {"phase": "Running"}}]
+    node.cluster.entries["on-demand"] = CONFIGS["fractional"]
+    await node.step()
+    (gpu, *_) = node.gpus_with_modes.gpus
+    assert gpu.isolations == (Isolation.ARBITER,)
+    assert mig_shares.read_device(gpu, str(device)) == device, "so that the share can be restored"
+    node.cluster.node = dataclasses.replace(known(node), allocations=())
+    for _ in range(3):
+        after_idle(node)
+        await node.mig_shares.step()
+    assert there(node) == ["on", "1g.5gb@6"]
+    assert not [note for note in node.cluster.told if "cannot be partitioned" in note]
+    shares.TRIES = 2  # type: ignore[misc]
+    refused = await node.mig_shares.whole(node.uuids[:1])
+    assert isinstance(refused, Refusal)
+    assert refused.reason.endswith("the MIG device of a running pod that the GPUNode does not show is on it")
+    node.cluster.pods[0] = {"metadata": {"annotations": annotations}, "status": {"phase": "Succeeded"}}
+    assert await node.mig_shares.whole(node.uuids[:1]) is None
+    assert there(node) == ["off"]
+
+
+async def driver_that_hangs_delays_no_start_beyond_its_time(node: Node) -> None:
+    await ready(node)
+    device = place(node, "a", "1g.5gb")
+    waits, answer = threading.Event(), node.mig.set_mig_mode
+
+    def hang(uuid: str, *, enabled: bool) -> str:
+        waits.wait()
+        return answer(uuid, enabled=enabled)
+
+    node.mig.set_mig_mode = hang  # type: ignore[method-assign]
+    shares.READY_SECONDS = 0.1  # type: ignore[misc]
+    try:
+        refused = await asyncio.wait_for(node.mig_shares.device(node.uuids[0], device), 60)
+    finally:
+        waits.set()
+        shares.READY_SECONDS = 20.0  # type: ignore[misc]
+        node.mig.set_mig_mode = answer  # type: ignore[method-assign]
+    assert isinstance(refused, Refusal)
+    assert await given(node, device)
 
 
 async def gpu_becomes_whole_before_it_changes_its_mode(node: Node) -> None:

@@ -22,13 +22,13 @@ from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation, parti
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.mig import shares as mig_devices
 from deviceplugin.mig.shares import MigShares
-from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup
+from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup, transition
 from deviceplugin.mps import daemons
 from deviceplugin.state import advertisement, node_state
-from gpushare.allocation import Isolation
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
+from gpushare.pod import PodJson
 from tests.deviceplugin import simulated
 from tests.deviceplugin import simulated_kubelet as kubelets
 
@@ -57,6 +57,7 @@ class Cluster:
     entries: dict[str, str] = dataclasses.field(default_factory=lambda: dict(CONFIGS))
     is_known: bool = True
     node: GpuNode | None = dataclasses.field(default_factory=lambda: GpuNode("node-a"))
+    pods: list[PodJson] = dataclasses.field(default_factory=list)
     told: list[str] = dataclasses.field(default_factory=list)
 
     def now(self) -> GpuNode | None:
@@ -144,6 +145,7 @@ class Node:
             self.mig,
             path=self.directory / mig_devices.NAME,
             node=lambda: self.cluster.node,
+            pods=lambda: self.cluster.pods,
             fractional=self.fractional,
             changed=self.observe,
             warn=self.cluster.told.append,
@@ -185,11 +187,9 @@ class Node:
         return frozenset(uuid for uuid, assigned in now if assigned is not None and assigned.mode is Mode.FRACTIONAL)
 
     def with_isolations(self, gpu: HardwareGpu, partitions: int) -> HardwareGpu:
-        if self.mig_shares.is_stuck(gpu.uuid):
-            return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
         by_mps, by_mig = gpu.uuid in self.mps_gpus, self.mig_shares.can_share(gpu)
-        isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
-        return dataclasses.replace(gpu, isolations=isolations, sm_partitions=partitions if by_mps else 0)
+        is_stuck = self.mig_shares.is_stuck(gpu.uuid)
+        return transition.with_isolations(gpu, by_mps=by_mps, by_mig=by_mig, only_mig=is_stuck, partitions=partitions)
 
     async def observe(self) -> None:
         await self.observation.refresh()

@@ -96,7 +96,7 @@ async def test_the_only_client_is_killed_and_no_other_can_hang(world: World, tmp
             assert await audit.notes() == ""
         await waiting.until(lambda: not list(world.node.groups.uses()))
         audit.ends(0, 137)
-        await world.shares.ready(world.uuid, has_processes=link.arbiter.has_processes)
+        await world.shares.ready(world.uuid, "a", has_processes=link.arbiter.has_processes)
         async with world.client("large", obedient.obeys, 0) as later:
             assert await says(later) == "0 0"
             assert await audit.notes() == "", "it has a new server"

@@ -314,10 +314,10 @@ async def test_a_container_gets_a_new_server_once_all_clients_of_one_that_hangs_
         assert await does(killed, "launch k_3600000ms") == "0"
         killed.kill()
         killed.wait()
-        await world.shares.ready(world.uuid, has_processes=world.has_processes)
+        await world.shares.ready(world.uuid, "a", has_processes=world.has_processes)
         assert not await runs(other)
     await waiting.until(lambda: not list(world.node.groups.uses()))
-    await world.shares.ready(world.uuid, has_processes=world.has_processes)
+    await world.shares.ready(world.uuid, "a", has_processes=world.has_processes)
     async with world.client("small", obedient.obeys, 0) as later:
         assert await says(later) == "0 0"
         assert await runs(later)
@@ -330,9 +330,9 @@ async def test_a_server_stays_for_a_process_that_is_no_client_yet(world: World) 
     async def starts(uuid: str) -> bool:
         return uuid == world.uuid
 
-    await world.shares.ready(world.uuid, has_processes=starts)
+    await world.shares.ready(world.uuid, "a", has_processes=starts)
     assert await world.servers() == servers
-    await world.shares.ready(world.uuid, has_processes=world.has_processes)
+    await world.shares.ready(world.uuid, "a", has_processes=world.has_processes)
     assert await world.servers() != servers
 
 
