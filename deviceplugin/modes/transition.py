@@ -109,8 +109,8 @@ def gpus_with_modes(
 def with_isolations(gpu: HardwareGpu, *, by_mps: bool, by_mig: bool, only_mig: bool, partitions: int) -> HardwareGpu:
     """Return the GPU with the isolations that its shares may have now.
 
-    only_mig: it cannot leave MIG mode now. partitions: the SM partitions of MPS clients, which shares keep while the GPU
-    offers no mps, as without the keeper.
+    only_mig: it cannot leave MIG mode now. partitions: the SM partitions of MPS clients, which shares keep while the
+    GPU offers no mps, as without the keeper.
     """
     if only_mig:
         return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
