@@ -19,8 +19,8 @@ from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_limits, nvml_mig, observation
 from deviceplugin.link import arbiter, node_shares
 from deviceplugin.memory_limits import enforcer
-from deviceplugin.mig import shares as mig_devices
-from deviceplugin.mig.shares import MigShares
+from deviceplugin.mig import mig_devices
+from deviceplugin.mig.mig_devices import MigShares
 from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons, shares
 from deviceplugin.report import announcements, share_peaks

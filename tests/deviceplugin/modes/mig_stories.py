@@ -9,7 +9,7 @@ from typing import Final
 
 from deviceplugin.hardware import nvml_call
 from deviceplugin.hardware.partitioner import Present
-from deviceplugin.mig import shares
+from deviceplugin.mig import mig_devices
 from deviceplugin.state.node_state import MigMode
 from gpushare import contract, ledger, mig_shares
 from gpushare.allocation import Isolation, MigInstance
@@ -23,7 +23,7 @@ from tests.deviceplugin.modes.modes_node import CONFIGS, GPU, DiedError, Node
 
 async def ready(node: Node, mig: str = "") -> None:
     """Have the configuration in force that lets shares of this isolation come."""
-    shares.TRIES = 60  # type: ignore[misc]
+    mig_devices.TRIES = 60  # type: ignore[misc]
     fractional = f"{{name: {GPU}, isolations: [arbiter, mig]}}"
     node.cluster.entries["on-demand"] = f"version: v1\nsharing: {{fractional: {{resources: [{fractional}]}}}}\n{mig}"
     await node.reach("on-demand")
@@ -71,7 +71,7 @@ def offered(node: Node) -> list[Isolation]:
 
 
 def after_idle(node: Node) -> None:
-    node.seconds += shares.STARTING_SECONDS + shares.IDLE_SECONDS
+    node.seconds += mig_devices.STARTING_SECONDS + mig_devices.IDLE_SECONDS
 
 
 async def device_is_cut_for_a_share_and_the_gpu_stays_fractional(node: Node) -> None:
@@ -153,7 +153,7 @@ async def device_that_a_process_uses_is_kept_after_its_pod(node: Node) -> None:
     after_idle(node)
     await node.mig_shares.step()
     assert there(node) == ["on", "1g.5gb@6"]
-    shares.TRIES = 2  # type: ignore[misc]
+    mig_devices.TRIES = 2  # type: ignore[misc]
     refused = await node.mig_shares.whole(node.uuids[:1])
     assert isinstance(refused, Refusal)
     assert refused.reason.endswith("a process of an ended pod, or another program's MIG device, is still on it")
@@ -216,7 +216,7 @@ async def device_of_another_program_is_never_destroyed(node: Node) -> None:
     assert node.modes[0] == "fractional…", "it takes no new shares"
     assert "it is in MIG mode with 2 × 1g.5gb" in node.pending, node.pending
     assert await given(node, place(node, "b", "4g.20gb")), "shares that were placed before get their device"
-    shares.TRIES = 2  # type: ignore[misc]
+    mig_devices.TRIES = 2  # type: ignore[misc]
     refused = await node.mig_shares.device(node.uuids[0], place(node, "c", "1g.5gb"))
     assert isinstance(refused, Refusal)
     assert refused.reason.endswith("the MIG device 1g.5gb@5 of another program is in its place")
@@ -238,7 +238,7 @@ async def failure_of_the_driver_is_a_sentence_and_is_tried_again(node: Node) -> 
         raise nvml_call.NvmlError("nvmlDeviceCreateGpuInstance(GPU-1) failed: Insufficient Permissions", 4)
 
     node.mig.create_gpu_instance = refuse  # type: ignore[method-assign]
-    shares.TRIES = 2  # type: ignore[misc]
+    mig_devices.TRIES = 2  # type: ignore[misc]
     for _ in range(2):
         answer = await node.mig_shares.device(node.uuids[0], device)
         assert isinstance(answer, Refusal)
@@ -246,7 +246,7 @@ async def failure_of_the_driver_is_a_sentence_and_is_tried_again(node: Node) -> 
             f"the MIG device 1g.5gb@6 of GPU {node.uuids[0]} cannot be created: nvmlDeviceCreateGpuInstance(GPU-1) "
             "failed: Insufficient Permissions: give the agent config/components/mig"
         )
-        node.seconds += shares.REPORT_SECONDS
+        node.seconds += mig_devices.REPORT_SECONDS
     assert len([note for note in node.cluster.told if "cannot be partitioned as its shares need it" in note]) == 1
     await node.step()
     assert offered(node) == [Isolation.ARBITER], "it takes no more such shares"
@@ -308,7 +308,7 @@ async def gpu_that_loses_mig_mode_only_by_a_reset_takes_only_such_shares_until_t
     await node.mig_shares.step()
     assert there(node) == ["on"]
     node.cluster.node = ledger.reserve(known(node), builders.allocation("b", node.uuids[0]))
-    shares.TRIES = 2  # type: ignore[misc]
+    mig_devices.TRIES = 2  # type: ignore[misc]
     refused = await node.mig_shares.whole(node.uuids[:1])
     assert isinstance(refused, Refusal)
     assert "can be turned off only by a reset (In use by another client): run `nvidia-smi" in refused.reason
@@ -343,7 +343,7 @@ async def devices_of_living_pods_outlive_the_gpunode_and_the_configuration(node:
         await node.mig_shares.step()
     assert there(node) == ["on", "1g.5gb@6"]
     assert not [note for note in node.cluster.told if "cannot be partitioned" in note]
-    shares.TRIES = 2  # type: ignore[misc]
+    mig_devices.TRIES = 2  # type: ignore[misc]
     refused = await node.mig_shares.whole(node.uuids[:1])
     assert isinstance(refused, Refusal)
     assert refused.reason.endswith("the MIG device of a running pod that the GPUNode does not show is on it")
@@ -362,12 +362,12 @@ async def driver_that_hangs_delays_no_start_beyond_its_time(node: Node) -> None:
         return answer(uuid, enabled=enabled)
 
     node.mig.set_mig_mode = hang  # type: ignore[method-assign]
-    shares.READY_SECONDS = 0.1  # type: ignore[misc]
+    mig_devices.READY_SECONDS = 0.1  # type: ignore[misc]
     try:
         refused = await asyncio.wait_for(node.mig_shares.device(node.uuids[0], device), 60)
     finally:
         waits.set()
-        shares.READY_SECONDS = 20.0  # type: ignore[misc]
+        mig_devices.READY_SECONDS = 20.0  # type: ignore[misc]
         node.mig.set_mig_mode = answer  # type: ignore[method-assign]
     assert isinstance(refused, Refusal)
     assert await given(node, device)

@@ -20,8 +20,8 @@ from deviceplugin import agent_settings
 from deviceplugin.arbiter import socket_server
 from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation, partitioner
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.mig import shares as mig_devices
-from deviceplugin.mig.shares import MigShares
+from deviceplugin.mig import mig_devices
+from deviceplugin.mig.mig_devices import MigShares
 from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup, transition
 from deviceplugin.mps import daemons
 from deviceplugin.state import advertisement, node_state

@@ -30,8 +30,8 @@ from deviceplugin.hardware.partitioner import (
     Step,
 )
 from deviceplugin.host import records
-from deviceplugin.mig import plan
-from deviceplugin.mig.plan import CutDevice
+from deviceplugin.mig import cut_plan
+from deviceplugin.mig.cut_plan import CutDevice
 from deviceplugin.state.node_state import MigDevice, MigMode
 from gpushare.allocation import MigInstance
 from gpushare.gpunode import Gpu, GpuNode
@@ -173,8 +173,8 @@ class MigShares:
         )
 
     def as_devices(self, node: GpuNode) -> GpuNode:
-        """Return the node as its processes see it: see `plan.as_devices`."""
-        return plan.as_devices(node, self._record)
+        """Return the node as its processes see it: see `cut_plan.as_devices`."""
+        return cut_plan.as_devices(node, self._record)
 
     @property
     def cut(self) -> frozenset[str]:
@@ -188,7 +188,7 @@ class MigShares:
 
     def gpus(self, gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
         """Return the GPUs with the MIG devices in place of those that are cut for shares."""
-        return tuple(device for gpu in gpus for device in plan.as_gpus(gpu, self._record))
+        return tuple(device for gpu in gpus for device in cut_plan.as_gpus(gpu, self._record))
 
     async def _reconcile(self, uuid: str, *, is_needed_whole: bool = False, is_leaving: bool = False) -> bool:
         """Change the GPU as far as that is possible now; return whether the record is what the driver last reported."""
@@ -216,14 +216,16 @@ class MigShares:
             return True, ""
         if uuid not in self._record and (why := self._needs_reset(uuid, enabled=True)):
             return True, why
-        held = plan.held(self._pods(), uuid)
+        held = cut_plan.held(self._pods(), uuid)
         is_idle = self._has_been_idle(uuid, bool(wanted or held))
-        may_merge = is_needed_whole or is_idle or plan.has_others(node, uuid)
+        may_merge = is_needed_whole or is_idle or cut_plan.has_others(node, uuid)
         stuck = self._needs_reset(uuid, enabled=False) if may_merge and not wanted else ""
         present = await self._driver.ask(self._partitions.read, uuid)
         before = self._record.get(uuid), self.is_stuck(uuid)
-        proposed = plan.make_plan(present, wanted, before[0], may_merge=may_merge and not stuck, held=held)
-        await self._write(uuid, proposed.record if proposed.record is None else plan.proven(present, proposed.record))
+        proposed = cut_plan.make_plan(present, wanted, before[0], may_merge=may_merge and not stuck, held=held)
+        await self._write(
+            uuid, proposed.record if proposed.record is None else cut_plan.proven(present, proposed.record)
+        )
         self._note_pending(uuid, present.mode)
         if not proposed.steps:
             if before != (self._record.get(uuid), self.is_stuck(uuid)):
@@ -248,13 +250,13 @@ class MigShares:
 
     def _wanted(self, node: GpuNode, uuid: str) -> tuple[MigInstance, ...]:
         """Return the devices that the ledger has on a GPU, and those of starting containers, which it may not show."""
-        now, placed = self._clock(), plan.wanted(node, uuid)
+        now, placed = self._clock(), cut_plan.wanted(node, uuid)
         self._starting = {
             (gpu, device): at
             for (gpu, device), at in self._starting.items()
             if now < at + STARTING_SECONDS and not (gpu == uuid and device in placed)
         }
-        if plan.has_others(node, uuid):
+        if cut_plan.has_others(node, uuid):
             return placed
         starting = (device for gpu, device in self._starting if gpu == uuid)
         taken = {place for device in placed for place in device.places}

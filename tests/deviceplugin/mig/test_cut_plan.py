@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from deviceplugin.hardware.partitioner import Create, CreatePart, Destroy, DestroyPart, Present, SetMode, Step
-from deviceplugin.mig import plan
-from deviceplugin.mig.plan import CutDevice
-from deviceplugin.mig.shares import MAX_ROUNDS
+from deviceplugin.mig import cut_plan
+from deviceplugin.mig.cut_plan import CutDevice
+from deviceplugin.mig.mig_devices import MAX_ROUNDS
 from deviceplugin.state.node_state import ComputeInstance, GpuInstance, MigMode
 from gpushare import mig_shares
 from gpushare.allocation import MigInstance
@@ -64,9 +64,9 @@ class Simulated:
     def agent(self, wanted: tuple[MigInstance, ...], *, steps: int, may_merge: bool) -> str:
         """Plan and act until nothing more can be done or the agent dies after so many steps; return what waits."""
         for _ in range(MAX_ROUNDS):
-            proposed = plan.make_plan(self.present(), wanted, self.record, may_merge=may_merge)
+            proposed = cut_plan.make_plan(self.present(), wanted, self.record, may_merge=may_merge)
             known = proposed.record
-            self.record = None if known is None else plan.proven(self.present(), known)
+            self.record = None if known is None else cut_plan.proven(self.present(), known)
             if not proposed.steps:
                 return proposed.waits
             for step in proposed.steps:
@@ -79,13 +79,13 @@ class Simulated:
 
 def test_mode_that_a_dead_agent_left_pending_is_taken_back() -> None:
     off = Present("GPU-x", MigMode(current=False, pending=True), MODEL)
-    assert plan.make_plan(off, (), (), may_merge=False).steps == (SetMode(enabled=False),)
-    assert plan.make_plan(off, (), None, may_merge=False).steps == (), "another program's"
+    assert cut_plan.make_plan(off, (), (), may_merge=False).steps == (SetMode(enabled=False),)
+    assert cut_plan.make_plan(off, (), None, may_merge=False).steps == (), "another program's"
 
 
 def test_mode_is_kept_while_a_process_uses_the_gpu() -> None:
     used = Present("GPU-x", MigMode(current=True, pending=True), MODEL, busy=True)
-    proposed = plan.make_plan(used, (), (), may_merge=True)
+    proposed = cut_plan.make_plan(used, (), (), may_merge=True)
     assert (proposed.steps, proposed.record, proposed.waits) == ((), (), "a process still uses the GPU")
 
 
