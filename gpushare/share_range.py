@@ -121,6 +121,8 @@ class ShareRange:
                 yield key + suffix, AMOUNTS[key].write(default)
 
 
+UNBOUNDED: Final = ShareRange("")
+
 _BOUNDS: Final[tuple[tuple[str, Callable[[int, int], bool], str], ...]] = (
     (contract.MIN_PREFIX, lambda amount, bound: amount < bound, "at least"),
     (contract.MAX_PREFIX, lambda amount, bound: amount > bound, "at most"),

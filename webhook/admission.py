@@ -22,7 +22,7 @@ from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
-from gpushare.share_range import ShareRange
+from gpushare.share_range import UNBOUNDED
 from gpushare.syntaxes import translation
 from webhook import metrics, review
 from webhook.pods import mutation, pod_manifest, validation
@@ -90,7 +90,7 @@ class Admission:
             return review.allow("ignored")
         missing, is_dry, what = self.store.missing(), bool(admission.get("dryRun")), "annotations of the namespace"
         try:
-            allowed = ShareRange("") if missing else await self.store.share_range(holder.namespace)
+            allowed = UNBOUNDED if missing else await self.store.share_range(holder.namespace)
             view = PodSpecView.read(allowed.with_defaults(manifest))
             what = "ledger of GPUs"
             own = None if missing or is_dry else await find_reservation(view, holder, self.store)
