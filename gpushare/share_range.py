@@ -33,36 +33,27 @@ def _of(prefix: str, key: str) -> str:
     return prefix + key.removeprefix(contract.PREFIX)
 
 
-_ALL: Final = (contract.DEFAULT_PREFIX, contract.MIN_PREFIX, contract.MAX_PREFIX)
+PREFIXES: Final = (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX)
 _NO_MIN: Final = (contract.DEFAULT_PREFIX, contract.MAX_PREFIX)  # a limit is at least the request
 
 # One row per amount, by its key on pods. A Namespace's key is the prefix of a rule and the same stem.
 AMOUNTS: Final[Mapping[str, AmountRow]] = {
     contract.REQUEST: AmountRow(
-        quantity.parse_compute, quantity.format_compute, 0, lambda share: share.request_percent, _ALL
+        quantity.parse_compute, quantity.format_compute, 0, lambda share: share.request_percent, PREFIXES
     ),
     contract.LIMIT: AmountRow(
         quantity.parse_compute, quantity.format_compute, 1, lambda share: share.limit_percent, _NO_MIN
     ),
     contract.MEMORY: AmountRow(
-        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, _ALL
+        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, PREFIXES
     ),
 }
 _ROWS: Final = {_of(prefix, key): row for key, row in AMOUNTS.items() for prefix in row.rules}
 KEYS: Final = tuple(_ROWS)  # of Namespaces
 # Pairs of these keys whose first value must not exceed the second.
 _ORDERED: Final = (
-    *(
-        (_of(lower, key), _of(upper, key))
-        for key in AMOUNTS
-        for lower, upper in itertools.combinations(
-            (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX), 2
-        )
-    ),
-    *(
-        (_of(lower, contract.REQUEST), _of(contract.MAX_PREFIX, contract.LIMIT))
-        for lower in (contract.MIN_PREFIX, contract.DEFAULT_PREFIX)
-    ),
+    *((_of(lower, key), _of(upper, key)) for key in AMOUNTS for lower, upper in itertools.combinations(PREFIXES, 2)),
+    *((_of(lower, contract.REQUEST), _of(contract.MAX_PREFIX, contract.LIMIT)) for lower in PREFIXES[:2]),
 )
 
 
@@ -107,13 +98,16 @@ class ShareRange:
     def _added(self, annotations: Mapping[str, Any], suffix: str) -> Iterator[tuple[str, str]]:
         """Yield what a share lacks; `suffix`: `.NAME` for the keys of one container.
 
-        A share without request and memory is a whole GPU, which only a default request changes.
+        A share without request and memory is a whole GPU, which only a default request changes. A default request is at
+        most the limit, and a default limit at least the request, so that no default makes a valid pod invalid.
         """
         texts = {key: annotations.get(key + suffix) for key in AMOUNTS}
         defaults = {key: self._value(contract.DEFAULT_PREFIX, key) for key in AMOUNTS}
-        if texts[contract.REQUEST] is texts[contract.MEMORY] is defaults[contract.REQUEST] is None:
+        if texts[contract.REQUEST] is texts[contract.MEMORY] is None and not defaults[contract.REQUEST]:
             return
-        least = _percent(texts[contract.REQUEST]) if texts[contract.REQUEST] is not None else defaults[contract.REQUEST]
+        if defaults[contract.REQUEST] and texts[contract.LIMIT] is not None:
+            defaults[contract.REQUEST] = min(defaults[contract.REQUEST], _percent(texts[contract.LIMIT]))
+        least = defaults[contract.REQUEST] if texts[contract.REQUEST] is None else _percent(texts[contract.REQUEST])
         limit = defaults[contract.LIMIT] or self._value(contract.MAX_PREFIX, contract.LIMIT)
         defaults[contract.LIMIT] = None if limit is None else max(limit, least or 0)
         for key, default in defaults.items():
@@ -134,7 +128,7 @@ def read(namespace: str, annotations: Mapping[str, str]) -> ShareRange:
     values: dict[str, int] = {}
     try:
         for key in sorted(annotations):
-            if key.startswith(_ALL):
+            if key.startswith(PREFIXES):
                 values[key] = _read_value(key, annotations[key])
         _reject_contradictions(values, annotations)
     except errors.RequestError as error:
@@ -169,10 +163,9 @@ def _read_value(key: str, text: Any) -> int:
 
 def _reject_contradictions(values: Mapping[str, int], annotations: Mapping[str, str]) -> None:
     for lower, upper in _ORDERED:
-        if values.get(lower, 0) > values.get(upper, values.get(lower, 0)):
-            raise errors.RequestError(
-                lower, annotations[lower], f"is more than {upper} {errors.quoted(annotations[upper])}"
-            )
+        if lower in values and upper in values and values[lower] > values[upper]:
+            remedy = f"is more than {upper} {errors.quoted(annotations[upper])}"
+            raise errors.RequestError(lower, annotations[lower], remedy)
 
 
 def _suffixes(annotations: Mapping[str, Any]) -> list[str]:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gpushare import contract, errors, pod, share_range
 from gpushare import request as requests
 
-AMOUNTS = {"request": ("0.1", "0.5"), "limit": ("0.2", "0.8"), "memory": ("1Gi", "8Gi")}
+AMOUNTS = {"request": ("0", "0.1", "0.5"), "limit": ("0.2", "0.8"), "memory": ("1Gi", "8Gi")}
 
 
 def asking(**annotations: str) -> dict[str, Any]:
@@ -47,6 +47,8 @@ def of(**annotations: str) -> share_range.ShareRange:
         ({"default_memory": "8Gi"}, {"request__side": "0.5"}, {"memory.side": "8Gi"}),
         ({"default_memory": "8Gi"}, {"request": "0.5", "memory__side": "1Gi"}, {"memory": "8Gi"}),
         ({"max_request": "0.5", "min_memory": "1Gi"}, {"request": "0.2"}, {}),
+        ({"default_request": "0.5"}, {"memory": "8Gi", "limit": "0.3"}, {"request": "0.3"}),
+        ({"default_request": "0", "default_memory": "8Gi"}, {"gpus": "1"}, {}),
     ],
 )
 def test_defaults_replace_only_what_a_share_does_not_write(
