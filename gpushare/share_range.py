@@ -105,11 +105,13 @@ class ShareRange:
         defaults = {key: self._value(contract.DEFAULT_PREFIX, key) for key in AMOUNTS}
         if texts[contract.REQUEST] is texts[contract.MEMORY] is None and not defaults[contract.REQUEST]:
             return
-        if defaults[contract.REQUEST] and texts[contract.LIMIT] is not None:
-            defaults[contract.REQUEST] = min(defaults[contract.REQUEST], _percent(texts[contract.LIMIT]))
-        least = defaults[contract.REQUEST] if texts[contract.REQUEST] is None else _percent(texts[contract.REQUEST])
+        request = defaults[contract.REQUEST] or 0
+        if request and texts[contract.LIMIT] is not None:
+            request = defaults[contract.REQUEST] = min(request, _percent(texts[contract.LIMIT]))
+        if texts[contract.REQUEST] is not None:
+            request = _percent(texts[contract.REQUEST])
         limit = defaults[contract.LIMIT] or self._value(contract.MAX_PREFIX, contract.LIMIT)
-        defaults[contract.LIMIT] = None if limit is None else max(limit, least or 0)
+        defaults[contract.LIMIT] = None if limit is None else max(limit, request)
         for key, default in defaults.items():
             if texts[key] is None and default is not None:
                 yield key + suffix, AMOUNTS[key].write(default)

@@ -114,7 +114,7 @@ def test_a_share_outside_of_the_bounds_is_refused_with_a_sentence(
         ({"max_memory": "50%"}, 'max.gpushare.io/memory "50%" is not a quantity'),
         ({"default_memory": "0"}, 'default.gpushare.io/memory "0" is zero'),
         ({"max_request": "2"}, 'max.gpushare.io/request "2" is more than one GPU'),
-        ({"min_limit": "0.5"}, 'min.gpushare.io/limit "0.5" is not a key that gpushare knows: it knows default.'),
+        ({"min_limit": "0.5"}, 'min.gpushare.io/limit "0.5" is not a key that gpushare knows: it knows min.'),
         ({"max_requests": "0.5"}, 'max.gpushare.io/requests "0.5" is not a key that gpushare knows'),
         (
             {"min_memory": "8Gi", "max_memory": "4Gi"},
