@@ -150,6 +150,12 @@ WEBHOOK_PATH: Final = "/mutate"
 UNDERSTAND_PREFIX: Final = "gpushare.io/understand-"
 UNDERSTAND_VALUE: Final = "true"
 SYNTAX_WEBHOOK_SUFFIX: Final = ".syntaxes.gpushare.io"
+# Annotations that an administrator writes on a Namespace, each followed by the stem of a pod's key, such as
+# `max.gpushare.io/memory`: what shares of its pods get without that key, and the least and the most that they may have.
+# Read by the webhook, the placer and the plugin.
+DEFAULT_PREFIX: Final = "default.gpushare.io/"
+MIN_PREFIX: Final = "min.gpushare.io/"
+MAX_PREFIX: Final = "max.gpushare.io/"
 PLACEMENT_CONFIG_MAP: Final = "gpushare-placement"  # a PlacementProfile: written by the placer, read by the plugin
 CONFIG_MAP: Final = "gpushare-config"  # one entry per configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret

@@ -282,7 +282,7 @@ def _invalid(annotations: Mapping[str, str], key: str, remedy: str) -> errors.Re
 
 def _memory(text: str) -> Memory:
     if not text.endswith("%"):
-        return Memory(bytes=_device_bytes(text))
+        return Memory(bytes=device_bytes(text))
     if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
         said = 'is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'
         raise errors.QuantityError(said)
@@ -301,7 +301,7 @@ def _models(text: str) -> tuple[str, ...]:
     return models
 
 
-def _device_bytes(text: str) -> int:
+def device_bytes(text: str) -> int:
     """Parse an amount of device memory. A tiny amount is most likely meant in MiB and lacks its unit."""
     memory_bytes = quantity.parse_bytes(text)
     if 0 < memory_bytes < 1 << 20:
@@ -375,7 +375,7 @@ class ConstraintRow(NamedTuple):
 # published profile all use this table.
 CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
     contract.MODEL: ConstraintRow("models", _models, of_model=True),
-    contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", _device_bytes, of_model=True),
+    contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", device_bytes, of_model=True),
     contract.MIN_COMPUTE_CAPABILITY: ConstraintRow("min_compute_capability", _capability, of_model=True),
     contract.UUID: ConstraintRow("uuids", _names),
     contract.NOT_UUID: ConstraintRow("not_uuids", _names),

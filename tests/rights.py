@@ -26,6 +26,7 @@ EVERYWHERE = {
         "csinodes.storage.k8s.io": "list watch",
         "volumeattachments.storage.k8s.io": "list watch",
         "resourcequotas": "list watch",
+        "namespaces": "list watch",
         "pods": f"{READ} patch",
         "pods/eviction": "create",
         "events.events.k8s.io": "create patch",

@@ -22,6 +22,7 @@ from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from gpushare.share_range import UNBOUNDED
 from gpushare.syntaxes import translation
 from webhook import metrics, review
 from webhook.pods import mutation, pod_manifest, validation
@@ -87,16 +88,19 @@ class Admission:
             return self._translated(manifest, syntax, holder.namespace)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
-        view = PodSpecView.read(manifest)
-        request, missing, is_dry = validation.read(view), self.store.missing(), bool(admission.get("dryRun"))
-        if isinstance(request, Request) and missing is None:
-            uncounted = self.store.uncounted(holder.namespace, manifest, request)
-            request = validation.Denial(uncounted, 403) if uncounted else request
+        missing, is_dry, what = self.store.missing(), bool(admission.get("dryRun")), "annotations of the namespace"
         try:
+            allowed = UNBOUNDED if missing else await self.store.share_range(holder.namespace)
+            view = PodSpecView.read(allowed.with_defaults(manifest))
+            what = "ledger of GPUs"
             own = None if missing or is_dry else await find_reservation(view, holder, self.store)
         except ledger_store.UnreachableError as error:
-            sentence = f"the ledger of GPUs could not be read ({error}): try again in a moment"
+            sentence = f"the {what} could not be read ({error}): try again in a moment"
             return review.deny(503, sentence, outcome="unready")
+        request = validation.read(view)
+        if isinstance(request, Request) and missing is None:
+            refused = allowed.excess(request) or self.store.uncounted(holder.namespace, view.manifest, request)
+            request = validation.Denial(refused, 403) if refused else request
         if isinstance(request, validation.Denial):
             if own is not None:
                 await self.reservation.release(own[0].name, own[1].id)

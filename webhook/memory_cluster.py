@@ -215,19 +215,19 @@ class MemoryCluster:
 
 
 def read(path: Path, *, isolation: str = isolations.DEFAULT) -> tuple[MemoryStore, list[dict[str, Any]]]:
-    """Read GPUNodes, Nodes, storage, pods and the profile from a YAML or JSON file. Raises UnreadableError."""
+    """Read GPUNodes, Nodes, Namespaces, storage, pods and the profile from a file. Raises UnreadableError."""
     try:
         documents = list(read_yaml(path.read_text(encoding="utf-8")))
     except (OSError, UnicodeDecodeError, errors.CodecError) as error:
         raise UnreadableError(f"cannot read {path}: {error}") from error
     kinds: dict[str, list[dict[str, Any]]] = {
-        kind: [] for kind in (contract.GPUNODE_KIND, "Node", "Pod", "ConfigMap", *volumes.KINDS)
+        kind: [] for kind in (contract.GPUNODE_KIND, "Node", "Pod", "Namespace", "ConfigMap", *volumes.KINDS)
     }
     for item in _items(documents):
         kind = item.get("kind") if isinstance(item, dict) else None
         if kind not in kinds:
             raise UnreadableError(
-                f"{path} has an object of kind {kind!r}: write GPUNode, Node, Pod, ConfigMap, "
+                f"{path} has an object of kind {kind!r}: write GPUNode, Node, Pod, Namespace, ConfigMap, "
                 f"{', '.join(volumes.KINDS)} objects, or a List"
             )
         kinds[kind].append(item)
@@ -238,9 +238,12 @@ def read(path: Path, *, isolation: str = isolations.DEFAULT) -> tuple[MemoryStor
         named = [item for item in kinds["ConfigMap"] if pod.namespaced_name(item)[1] == contract.PLACEMENT_CONFIG_MAP]
         profile = PlacementProfile.read(named[0].get("data") or {}) if named else None
         gpunodes, nodes, pods = kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"]
-        return MemoryStore(gpunodes, nodes, pods, storage, profile=profile, isolation=isolation), pods
+        store = MemoryStore(
+            gpunodes, nodes, pods, storage, namespaces=kinds["Namespace"], profile=profile, isolation=isolation
+        )
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
+    return store, pods
 
 
 def _items(documents: Iterable[Any]) -> Iterable[Any]:
@@ -304,7 +307,8 @@ def _resize(store: MemoryStore, pods: Sequence[PodJson]) -> list[PodJson]:
     for resize_request in resize_requests.ResizeRequests().find(
         nodes, (dataclasses.replace(read, node=read.placed_on) for read in stored)
     ):
-        by_node.setdefault(resize_request.node, []).append(resize_request)
+        allowed = resize_requests.within(resize_request, store.range_of(resize_request.pod.ref.namespace))
+        by_node.setdefault(allowed.node, []).append(allowed)
     by_uid = {pod.uid(manifest): manifest for manifest in pods}
     changed = []
     for name, turns in by_node.items():

@@ -19,6 +19,7 @@ from gpushare.placement.grid import Room
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from gpushare.share_range import UNBOUNDED, ShareRange
 from gpushare.whatif import unavailable_nodes
 
 
@@ -89,6 +90,7 @@ class World:
         profile: PlacementProfile | None = None,
     ) -> None:
         self.views: dict[str, NodeView] = {}
+        self.ranges: Mapping[str, ShareRange] = {}  # by namespace
         self.bounds: Mapping[str, exclusive_gpus.ExclusiveBound | None] = {}  # on exclusive GPUs, by namespace
         self.engine = Fleet()
         self.profile = profile or PlacementProfile()
@@ -157,6 +159,10 @@ class World:
 
         bound, views = self.bounds.get(pod.namespaced_name(manifest)[0]), self.views.values()
         return self._by_kind(request, lambda each: exclusive_gpus.place(each, bound, views, attempt))
+
+    def range_of(self, asked: RequestingPod) -> ShareRange:
+        """Return the defaults and bounds of the pod's namespace."""
+        return self.ranges.get(asked.namespace, UNBOUNDED)
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from gpushare import contract, errors, policies
+from gpushare import contract, errors, pod, policies
 from gpushare.allocation import Isolation
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
@@ -49,9 +49,9 @@ def _flags(function: Any) -> Any:
 def command(filename: str | None, count: int | None, **params: Any) -> int:
     """Check whether a pod fits now, where it would go, and how many more would fit.
 
-    Places the pods one after the other, in memory, on the current cluster, by the webhook's rules and the
-    ResourceQuotas of their namespaces. It creates nothing. The exit code is 0 if all fit, 2 if one does not, and 1 for
-    any error.
+    Places the pods one after the other, in memory, on the current cluster, by the webhook's rules, and the
+    ResourceQuotas, defaults and bounds of their namespaces. It creates nothing. The exit code is 0 if all fit, 2 if one
+    does not, and 1 for any error.
 
     \b
     Examples:
@@ -89,19 +89,25 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     else:
         metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
         workloads = [pod_files.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
-    wanted, wrong = [], []
+    snapshot = chosen_source.everything(origin, [workload.pod for workload in workloads])
+    wanted, wrong, notes = [], [], list(snapshot.notes)
+    spaces = {pod.namespaced_name(workload.pod)[0] for workload in workloads}
+    ranges = {name: chosen_source.share_range(origin, name, notes) for name in sorted(spaces)}
     for workload in workloads:
+        allowed = ranges[pod.namespaced_name(workload.pod)[0]]
         try:
-            wanted.append(
-                capacity.PodBatch(workload.name, RequestingPod.from_manifest(workload.pod), count or workload.count)
-            )
+            asking = RequestingPod.from_manifest(allowed.with_defaults(workload.pod))
         except errors.RequestError as error:
-            wrong.append(f"{workload.name}: {error}" if workload.name else str(error))
+            refused: str | None = str(error)
+        else:
+            refused = allowed.excess(asking.request)
+            wanted += [] if refused else [capacity.PodBatch(workload.name, asking, count or workload.count)]
+        if refused:
+            wrong.append(f"{workload.name}: {refused}" if workload.name else refused)
     if not wanted:
         raise plugin_errors.PluginError("; ".join(wrong))
-    snapshot = chosen_source.everything(origin, [batch.asked.manifest for batch in wanted])
     world = snapshot.world()
-    notes = list(snapshot.notes)
+    world.ranges = ranges
     allowances = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted), notes)
     found = capacity.answer(world, wanted, allowances)
     notes += world.unknown_claims(batch.asked.manifest for batch in wanted)

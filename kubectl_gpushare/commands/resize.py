@@ -94,8 +94,11 @@ def command(
         raise plugin_errors.PluginError(
             f'pod "{name}" {described.placement(described_pod)}: only a share that is held is resized'
         )
+    notes: list[str] = []
+    allowed = chosen_source.share_range(origin, pod.namespaced_name(manifest)[0], notes)
+    printing.warn(notes)
     try:
-        plan = resize.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "")
+        plan = resize.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "", allowed=allowed)
     except errors.GpushareError as error:
         raise plugin_errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):

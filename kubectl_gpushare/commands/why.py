@@ -64,8 +64,9 @@ def command(name: str, **params: Any) -> None:
     namespace, is_exclusive = pod.namespaced_name(manifest)[0], contract.EXCLUSION in pod.annotations_of(manifest)
     notes = list(snapshot.notes)
     allowances = chosen_source.allowances(origin, [namespace] if is_exclusive else (), notes)
+    allowed = chosen_source.share_range(origin, namespace, notes)
     try:
-        explanation = reasons.explain(manifest, snapshot, allowances.get(namespace, ()))
+        explanation = reasons.explain(manifest, snapshot, allowances.get(namespace, ()), allowed)
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets

@@ -13,6 +13,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, exclusive_gpus, explanation, filters
 from gpushare.refusal import Refusal
 from gpushare.resource_quota import Allowance
+from gpushare.share_range import UNBOUNDED, ShareRange
 from gpushare.whatif import world as worlds
 from gpushare.whatif.world import RequestingPod, World
 from kubectl_gpushare.planning import remedies
@@ -37,13 +38,20 @@ class Reasons:
     held_back: tuple[str, ...]  # why it waits regardless of free capacity
     free_before: float  # stranded GPUs of the cluster without the pod
     isolations: tuple[isolation.TriedKind, ...]  # that placement tries, in this order, and why
+    if_recreated: str = ""  # why the webhook would deny the pod if it were created now
 
 
-def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = ()) -> Reasons:
-    """Return the reasons of one pod. Raises `RequestError`. quotas: its namespace's, which bound exclusive GPUs."""
+def explain(
+    manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowance] = (), allowed: ShareRange = UNBOUNDED
+) -> Reasons:
+    """Return the reasons of one pod. Raises `RequestError`.
+
+    quotas: its namespace's, which bound exclusive GPUs. allowed: its namespace's range.
+    """
     asked = RequestingPod.from_manifest(worlds.without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
+    world.ranges = {asked.namespace: allowed}
     answer = world.place(asked.manifest, asked.request)
     tried_kinds = isolation.choices(asked.request, world.profile.isolation)
     kind = answer.isolation if isinstance(answer, Placement) else tried_kinds[0].isolation
@@ -68,6 +76,7 @@ def explain(manifest: pod.PodJson, snapshot: Snapshot, quotas: Sequence[Allowanc
         held_back=tuple(_held_back(asked)),
         free_before=world.fragmentation().stranded_gpus,
         isolations=tried_kinds,
+        if_recreated=allowed.excess(asked.request) or "",
     )
 
 

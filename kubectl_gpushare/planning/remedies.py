@@ -89,7 +89,9 @@ def _fewer_gpu_constraints(world: World, asked: RequestingPod, _rejected: Sequen
 
 def _tried(world: World, asked: RequestingPod, key: str, value: str | None, sentence: str, kind: str) -> Remedy | None:
     changed = asked.with_annotation(key, value)
-    answer = world.place(changed.manifest, changed.request) if changed else None
+    if changed is None or world.range_of(changed).excess(changed.request):
+        return None
+    answer = world.place(changed.manifest, changed.request)
     if not isinstance(answer, Placement):
         return None
     return dataclasses.replace(_remedy(world, answer, sentence, kind), key=key, value=value)

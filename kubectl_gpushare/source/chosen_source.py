@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpushare import resource_quota
     from gpushare.gpunode import GpuNode
     from gpushare.placement_profile import PlacementProfile
+    from gpushare.share_range import ShareRange
     from kubectl_gpushare.source.files import Files
     from kubectl_gpushare.source.snapshot import Snapshot
 
@@ -143,3 +144,12 @@ def allowances(
         }
 
     return read(by_namespace, "ResourceQuotas, by which the API server may refuse what fits", notes) or {}
+
+
+def share_range(origin: Source, namespace: str, notes: list[str]) -> ShareRange:
+    """Return the defaults and bounds of a namespace; none, with a note, without the right to read it."""
+    from gpushare import share_range
+
+    what = f"defaults and bounds of the namespace {namespace}, by which the webhook may refuse what fits"
+    found = read(lambda: origin.namespace(namespace), what, notes, unsaved="")
+    return share_range.of_namespace(found) if found is not None else share_range.ShareRange(namespace)

@@ -14,7 +14,7 @@ from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
-_LISTED: Final = STORAGE | {"Node", "Event", "PodDisruptionBudget", "ResourceQuota"}
+_LISTED: Final = STORAGE | {"Node", "Event", "PodDisruptionBudget", "ResourceQuota", "Namespace"}
 
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
@@ -104,6 +104,10 @@ class Files:
     def quotas(self, namespace: str) -> list[Json]:
         quotas = self._others.get("ResourceQuota", ())
         return [quota for quota in quotas if (pod.namespaced_name(quota)[0] or "default") == namespace]
+
+    def namespace(self, name: str) -> Json | None:
+        namespaces = self._others.get("Namespace", ())
+        return next((item for item in namespaces if pod.namespaced_name(item)[1] == name), None)
 
     def pod(self, namespace: str, name: str) -> pod.PodJson:
         if manifest := self._pods.get((namespace, name)):

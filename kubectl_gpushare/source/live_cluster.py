@@ -166,6 +166,12 @@ class LiveCluster:
     def quotas(self, namespace: str) -> list[Json]:
         return self._list(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas")
 
+    def namespace(self, name: str) -> Json | None:
+        try:
+            return self.document(f"/api/v1/namespaces/{_quoted(name)}")
+        except plugin_errors.KubectlNotFound:
+            return None
+
     def events(self, kind: str, namespace: str, name: str) -> list[Json]:
         # The Events of cluster-wide objects are in `default`.
         return self._events(namespace or "default", f"involvedObject.kind={kind},involvedObject.name={name}")

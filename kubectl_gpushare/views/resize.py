@@ -13,6 +13,7 @@ from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
 from gpushare.resizing import ResizeCause, Shares
+from gpushare.share_range import UNBOUNDED, ShareRange
 from kubectl_gpushare.output.values import Document, Page, field
 
 
@@ -30,14 +31,26 @@ class ResizePlan:
 
 
 def plan(
-    manifest: pod.PodJson, node: GpuNode, entry: Allocation, amounts: Mapping[str, str], container: str = ""
+    manifest: pod.PodJson,
+    node: GpuNode,
+    entry: Allocation,
+    amounts: Mapping[str, str],
+    container: str = "",
+    *,
+    allowed: ShareRange = UNBOUNDED,
 ) -> ResizePlan:
-    """Return the plan for these values by key, of `container` or of the only share. Raises GpushareError."""
+    """Return the plan for these values by key, of `container` or of the only share. Raises GpushareError.
+
+    allowed: the range of the pod's namespace.
+    """
     suffix = _suffix(manifest, container)
     changes = {key + suffix: value for key, value in amounts.items()}
     known = pod.annotations_of(manifest)
     changed = {**manifest, "metadata": {**manifest["metadata"], "annotations": {**known, **changes}}}
-    desired = resizing.asked(requests.parse(changed), entry, node)
+    request = requests.parse(changed)
+    desired = resizing.asked(request, entry, node)
+    if desired != entry.shares and (excess := allowed.excess(request)) is not None:
+        raise errors.GpushareError(excess)
     step = resizing.step(node, entry.id, desired)
     before = {key: known.get(key) for key in changes}
     return ResizePlan(node, entry, changes, before, desired, step.waits_for, step.cause)

@@ -37,6 +37,7 @@ def page(described_pod: described.DescribedPod, reasons: Reasons, notes: Sequenc
         *head,
         *field("Asks For", *described.requested(described_pod.manifest)[0]),
         *field("Isolation", *_isolations(described_pod, reasons)),
+        *field("If Recreated", reasons.if_recreated and f"denied: {reasons.if_recreated}", style="warn"),
         *body,
         *section("Not Looked At", notes, "warn"),
     )
@@ -54,6 +55,7 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "isolations": [{"isolation": kind.value, "why": why} for kind, why in reasons.isolations],
         "reason": str(reasons.refusal or ""),
         "told": str(pod.annotations_of(described_pod.manifest).get(contract.REASON, "")),
+        "ifRecreated": reasons.if_recreated,
         "heldBack": list(reasons.held_back),
         "fitsOn": reasons.fits,
         "candidates": [

@@ -13,7 +13,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
 from bench.gpu import __main__ as bench
 from deviceplugin.report import agent_metrics
-from gpushare import contract, policies
+from gpushare import contract, policies, share_range
 from gpushare.config import flags
 from gpushare.gpu_capacity import PartState
 from gpushare.mix import Mix
@@ -37,11 +37,12 @@ LABELS = {
     *(contract.WRITTEN_BY_HELM, contract.DEMAND_LABEL, *contract.STARTUP_TAINTS),
     *(f"{contract.UNDERSTAND_PREFIX}{name}" for name in SYNTAXES),
 }
-EVERY_KEY = {*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
+EVERY_KEY = {*share_range.KEYS, *contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
 
 
 def test_every_key_of_the_contract_has_a_kind() -> None:
-    no_names = {contract.PREFIX, contract.API_VERSION, contract.GPUNODE_PATH, contract.UNDERSTAND_PREFIX}
+    prefixes = {contract.PREFIX, contract.UNDERSTAND_PREFIX, *share_range.PREFIXES}
+    no_names = {contract.API_VERSION, contract.GPUNODE_PATH, *prefixes}
     keys = {value for value in vars(contract).values() if isinstance(value, str) and "gpushare.io/" in value}
     assert keys - no_names <= EVERY_KEY
 
@@ -87,6 +88,7 @@ METRICS = {
 
 def test_every_annotation_is_in_a_table() -> None:
     assert set(pages.rows(REFERENCE, "## Annotations that a pod may have")) == set(contract.REQUEST_KEYS)
+    assert set(pages.rows(REFERENCE, "## Annotations that a namespace may have")) == set(share_range.KEYS)
     written = {*contract.RESULT_KEYS, contract.OWN_LABELS}
     assert set(pages.rows(REFERENCE, "## Annotations that gpushare writes")) == written
 

@@ -18,13 +18,14 @@ from tests.programs import script
 
 
 @pytest.fixture
-def server(tmp_path: Path) -> Callable[[str], str]:
-    def make(mode: str) -> str:
+def server(tmp_path: Path) -> Callable[..., str]:
+    def make(mode: str, **namespace: str) -> str:
         node = ledger.reserve(builders.node("n0", gpus=1), builders.allocation("a1", "GPU-n0-0", uid="u1"))
         node = ledger.reserve(node, builders.allocation("b", "GPU-n0-0", request=40, memory_gib=64, uid="u2"))
         manifest = builders.pod(request="0.5", memory="8Gi", node="n0", allocation="a1")
         manifest["metadata"]["uid"] = "u1"
         state: dict[str, Any] = {"gpunodes": [codec.to_document(node)], "pods": [manifest], "log": []}
+        state["namespace"] = {f"{rule}.{contract.PREFIX}memory": value for rule, value in namespace.items()}
         path = tmp_path / "state.json"
         path.write_text(json.dumps(state))
         program = tmp_path / "kubectl-of-a-file"
@@ -46,15 +47,13 @@ BACK = {contract.MEMORY: "8Gi", "dry": False}
 
 
 @pytest.mark.slow
-def test_resize_that_fits_is_requested_and_awaited(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
-) -> None:
+def test_resize_that_fits_is_requested_and_awaited(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, ended.err) == (0, "pod/trainer holds 0.5 GPU with 16Gi\n", "")
     assert log(tmp_path) == [MORE]
 
 
-def test_nothing_changes_without_room(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_nothing_changes_without_room(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--request", "0.8", KUBECTL_PATH=server("given"))
     assert (ended.code, ended.out, log(tmp_path)) == (2, "", [])
     assert ended.err == (
@@ -62,8 +61,19 @@ def test_nothing_changes_without_room(plugin: Plugin, server: Callable[[str], st
     )
 
 
+def test_bounds_of_the_namespace_refuse_a_resize(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
+    bounded = server("given", max="12Gi", min="1Gi")
+    ended = plugin(*FLAGS, "--memory", "16Gi", KUBECTL_PATH=bounded)
+    assert (ended.code, ended.out, log(tmp_path)) == (1, "", [])
+    assert ended.err == (
+        'error: gpushare.io/memory of container "main" is 16Gi, but the namespace "default" has '
+        'max.gpushare.io/memory "12Gi": write at most "12Gi"\n'
+    )
+    assert plugin(*FLAGS, "--memory", "12Gi", "--dry-run", KUBECTL_PATH=bounded).code == 0
+
+
 @pytest.mark.slow
-def test_memory_in_use_restores_the_annotations(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_memory_in_use_restores_the_annotations(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "4Gi", KUBECTL_PATH=server("refused"))
     assert (ended.code, log(tmp_path)) == (1, [LESS, BACK])
     assert ended.err == (
@@ -74,7 +84,7 @@ def test_memory_in_use_restores_the_annotations(plugin: Plugin, server: Callable
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["refused", "ignored"])
 def test_keep_keeps_the_request_after_a_timeout(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, mode: str
+    plugin: Plugin, server: Callable[..., str], tmp_path: Path, mode: str
 ) -> None:
     ended = plugin(*FLAGS, "--memory", "4Gi", "--keep", "--timeout", "1", KUBECTL_PATH=server(mode))
     assert (ended.code, log(tmp_path)) == (1, [LESS])
@@ -83,7 +93,7 @@ def test_keep_keeps_the_request_after_a_timeout(
 
 
 @pytest.mark.slow
-def test_timeout_restores_the_annotations(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_timeout_restores_the_annotations(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "16Gi", "--timeout", "1", KUBECTL_PATH=server("ignored"))
     assert (ended.code, log(tmp_path)) == (1, [MORE, BACK])
     assert "not done after 1 s: the placer has not written it yet" in ended.err
@@ -91,7 +101,7 @@ def test_timeout_restores_the_annotations(plugin: Plugin, server: Callable[[str]
 
 @pytest.mark.slow
 def test_interruption_keeps_the_request_and_says_so(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    plugin: Plugin, server: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(_seconds: float) -> None:
         raise KeyboardInterrupt
@@ -105,7 +115,7 @@ def test_interruption_keeps_the_request_and_says_so(
 
 @pytest.mark.slow
 def test_memory_that_follows_the_request_is_mentioned(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path
+    plugin: Plugin, server: Callable[..., str], tmp_path: Path
 ) -> None:
     program = server("given")
     path = tmp_path / "state.json"
@@ -122,7 +132,7 @@ def test_memory_that_follows_the_request_is_mentioned(
 
 
 @pytest.mark.slow
-def test_no_wait_returns_at_once(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_no_wait_returns_at_once(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     ended = plugin(*FLAGS, "--memory", "90Gi", "--keep", "--no-wait", KUBECTL_PATH=server("ignored"))
     assert (ended.code, ended.out) == (0, "pod/trainer asks for 0.5 GPU with 90Gi\n")
     assert log(tmp_path) == [{contract.MEMORY: "90Gi", "dry": False}]
@@ -131,7 +141,7 @@ def test_no_wait_returns_at_once(plugin: Plugin, server: Callable[[str], str], t
 @pytest.mark.slow
 @pytest.mark.parametrize(("memory", "code"), [("16Gi", 0), ("17Gi", 2)])
 def test_dry_run_prints_the_result_and_changes_nothing(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, memory: str, code: int
+    plugin: Plugin, server: Callable[..., str], tmp_path: Path, memory: str, code: int
 ) -> None:
     ended = plugin(*FLAGS, "--memory", memory, "--dry-run", KUBECTL_PATH=server("given"))
     assert ended.code == code
@@ -139,7 +149,7 @@ def test_dry_run_prints_the_result_and_changes_nothing(
     assert log(tmp_path) == ([{contract.MEMORY: memory, "dry": True}] if code == 0 else [])
 
 
-def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[[str], str], tmp_path: Path) -> None:
+def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     server("given")
     state = json.loads((tmp_path / "state.json").read_text())
     saved = tmp_path / "saved.json"
@@ -162,7 +172,7 @@ def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[[str], str]
     ],
 )
 def test_invalid_amount_is_rejected_before_any_change(
-    plugin: Plugin, server: Callable[[str], str], tmp_path: Path, flags: tuple[str, ...], said: str
+    plugin: Plugin, server: Callable[..., str], tmp_path: Path, flags: tuple[str, ...], said: str
 ) -> None:
     ended = plugin(*FLAGS, *flags, KUBECTL_PATH=server("given"))
     assert ended.code == 1
@@ -170,7 +180,7 @@ def test_invalid_amount_is_rejected_before_any_change(
     assert log(tmp_path) == []
 
 
-def test_denial_of_the_api_server_is_an_error(plugin: Plugin, server: Callable[[str], str]) -> None:
+def test_denial_of_the_api_server_is_an_error(plugin: Plugin, server: Callable[..., str]) -> None:
     ended = plugin(*FLAGS, "--memory", "9Gi", KUBECTL_PATH=server("denied"))
     assert ended.code == 1
     assert "it says no" in ended.err

@@ -31,7 +31,9 @@ class Running:
         self.state = directory / "state.json"
         source = directory / "cluster.json"
         nodes = [codec.to_document(builders.node(name, gpus=2)) for name in ("node-a", "node-b")]
-        source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": nodes}))
+        annotations = {"default.gpushare.io/memory": "8Gi", "max.gpushare.io/request": "0.5"}
+        bounded = {"kind": "Namespace", "metadata": {"name": "bounded", "annotations": annotations}}
+        source.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": [*nodes, bounded]}))
         began = time.monotonic()
         self.process = replica.Replica(directory / "replica", f"--from={source}", f"--state={self.state}")
         self.start_seconds = time.monotonic() - began
@@ -269,3 +271,18 @@ def test_a_pod_that_was_placed_is_resized_by_an_update(webhook: Running) -> None
     assert ask(request="1", memory="20Gi") == (70, 20, said)
     webhook.delete("two")
     assert ask(request="1", memory="80Gi") == (100, 80, "")
+
+
+def test_defaults_and_bounds_of_a_namespace_hold_for_new_pods_gangs_and_resizes(webhook: Running) -> None:
+    stored = webhook.admit(builders.pod("one", request="0.5"), namespace="bounded", name="one")
+    assert stored["metadata"]["annotations"][contract.MEMORY] == "8Gi"
+    refused = 'gpushare.io/request of container "main" is 0.6, but the namespace "bounded" has '
+    refused += 'max.gpushare.io/request "0.5": write at most "0.5"'
+    for more in ({}, {"group": "red", "group_size": "2"}):
+        response = webhook.review(builders.pod("two", request="0.6", **more), namespace="bounded")
+        assert (response["status"]["code"], response["status"]["message"]) == (403, refused)
+    larger = builders.pod("one", request="0.6", memory="8Gi")
+    webhook.review(larger, operation="UPDATE", namespace="bounded", name="one")
+    assert webhook.pod("one")["metadata"]["annotations"][contract.REASON] == f"is not resized yet: {refused}"
+    assert webhook.admit(builders.pod("elsewhere", request="0.6"))["metadata"]["annotations"][contract.ALLOCATION]
+    assert [item["metadata"]["name"] for item in webhook.items("Namespace")] == ["bounded"]

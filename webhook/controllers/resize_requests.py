@@ -15,6 +15,7 @@ from gpushare import contract, errors, resizing
 from gpushare.allocation import Allocation, GivenShare
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
+from gpushare.share_range import ShareRange
 from webhook.controllers import queue
 from webhook.controllers.touched_nodes import Touched
 from webhook.pods.stored_pod import Pod
@@ -27,13 +28,17 @@ NOT_BOUND: Final = "it is not bound to its node yet, where the scheduler still n
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ResizeRequest:
-    """A pod with its current request and allocation; `problem` says why the request is invalid."""
+    """A pod with its current request and allocation. changes: whether it asks for other amounts than it has.
+
+    problem: why the request is invalid.
+    """
 
     pod: Pod
     node: str
     entry: Allocation
     request: Request | None = None
     problem: str = ""
+    changes: bool = True
 
 
 class ResizeRequests:
@@ -85,6 +90,14 @@ class ResizeRequests:
         self._satisfied[node.name] = satisfied
         if requests:
             self._found[node.name] = requests
+
+
+def within(resize_request: ResizeRequest, allowed: ShareRange) -> ResizeRequest:
+    """Return the resize request; with a problem instead of a request if it asks for shares outside of the range."""
+    excess = allowed.excess(resize_request.request) if resize_request.request is not None else None
+    if excess is None or not resize_request.changes:
+        return resize_request
+    return dataclasses.replace(resize_request, request=None, problem=excess)
 
 
 def turn(node: GpuNode, resize_requests: Sequence[ResizeRequest], asked: Mapping[str, Request]) -> GpuNode:
@@ -156,7 +169,7 @@ def _resize_request(pod: Pod, node: GpuNode, entry: Allocation) -> ResizeRequest
         return ResizeRequest(pod, node.name, entry, problem=NOT_BOUND)
     if wanted == entry.shares and contract.REASON not in pod.annotations and contract.HELD not in pod.annotations:
         return None
-    return ResizeRequest(pod, node.name, entry, pod.request)
+    return ResizeRequest(pod, node.name, entry, pod.request, changes=wanted != entry.shares)
 
 
 def exceeds(shares: resizing.Shares, others: resizing.Shares) -> bool:

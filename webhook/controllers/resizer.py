@@ -1,4 +1,4 @@
-"""The resizer: brings the shares in the ledger to what their pods request now, within the quotas.
+"""The resizer: brings the shares in the ledger to what their pods request now, within the namespace's bounds.
 
 It compares current states and does not depend on events: if this placer ends, the next one finds the same difference. A
 waiting pod gets the reason, and an annotation with what it holds meanwhile, in case the ledger is lost.
@@ -27,7 +27,7 @@ from gpushare.request import Request
 from webhook.controllers import pacing
 from webhook.controllers.pacing import WriteBackoff
 from webhook.controllers.pending_reasons import PendingReasonReporter
-from webhook.controllers.resize_requests import ResizeRequest, ResizeRequests, exceeds, outcome, turn
+from webhook.controllers.resize_requests import ResizeRequest, ResizeRequests, exceeds, outcome, turn, within
 from webhook.controllers.touched_nodes import Touched
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
@@ -65,7 +65,8 @@ class Resizer:
         for number, _ in enumerate(self._requests.search(touched)):
             if number % SEARCHED_AT_ONCE == 0:
                 await pacing.let_others_run()
-        resize_requests = await self._quotas.check(self._requests.all(), self.store.stored())
+        allowed = [await self._within_range(resize_request) for resize_request in self._requests.all()]
+        resize_requests = await self._quotas.check(allowed, self.store.stored())
         by_node: dict[str, list[ResizeRequest]] = {}
         for resize_request in resize_requests:
             by_node.setdefault(resize_request.node, []).append(resize_request)
@@ -106,6 +107,12 @@ class Resizer:
             if pod.request == resize_request.request:  # a changed request is not checked against quotas yet
                 requests.append((resize_request.entry.id, resize_request.request))
         return requests
+
+    async def _within_range(self, resize_request: ResizeRequest) -> ResizeRequest:
+        try:
+            return within(resize_request, await self.store.share_range(resize_request.pod.ref.namespace))
+        except ledger_store.UnreachableError:
+            return dataclasses.replace(resize_request, request=None, problem=_RANGE_UNREAD)
 
     async def _write(
         self, stored: GpuNode | None, resize_requests: Sequence[ResizeRequest], reserved_for: Mapping[str, Request]
@@ -156,6 +163,7 @@ def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int]]:
 
 KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow
 COUNTED_AT_ONCE: Final = 64  # counted before the event loop runs other tasks
+_RANGE_UNREAD: Final = "the annotations of its namespace could not be read: the placer retries"
 _UNREAD: Final = "the ResourceQuotas of its namespace could not be read: the placer retries"
 
 Amounts = Mapping[str, int]  # of our resources

@@ -1,4 +1,4 @@
-"""The ledger on the API server: a cache of GPUNodes, Nodes, pods and quotas, whose changes `GpuNodeWriter` writes."""
+"""The ledger on the API server: a cache of GPUNodes and what limits placement. `GpuNodeWriter` writes its changes."""
 
 from __future__ import annotations
 
@@ -24,6 +24,7 @@ from webhook.store.gpunode_writer import GpuNodeWriter
 from webhook.store.node_ledger import DeletedNodes, NodeLedger
 from webhook.store.occupancy import Occupancy
 from webhook.store.reservation_limits import QuotaAllowances, UnconfirmedReservations
+from webhook.store.share_ranges import ShareRanges
 from webhook.store.shared_profile import SharedProfile
 
 logger = logging.getLogger(__name__)
@@ -79,6 +80,8 @@ class ApiStore:
         self._allowances = QuotaAllowances(api)
         self.uncounted = self._allowances.uncounted
         self.evaded = self._allowances.evaded
+        self._ranges = ShareRanges(api)
+        self.share_range = self._ranges.of
         self._unconfirmed = UnconfirmedReservations(clock, self._occupancy.is_named, lifetime_seconds=lifetime_seconds)
         self.chooser = Chooser(
             self.view,
@@ -108,6 +111,7 @@ class ApiStore:
             tasks.create_task(self._profile.run())
             tasks.create_task(self._update_chooser())
             tasks.create_task(self._allowances.run())
+            tasks.create_task(self._ranges.run())
 
     async def synced(self) -> None:
         """Wait until every collection has been read once, and the engine knows the nodes."""
@@ -119,11 +123,18 @@ class ApiStore:
                 return f"the {name} have not been read yet"
         cold = None if self._is_warm.is_set() else "the GPUs of the nodes have not been counted yet"
         quotas = None if self._allowances.informer.synced.is_set() else "the ResourceQuotas have not been read yet"
-        return self._occupancy.missing() or quotas or (cold and (self._profile.missing() or cold))
+        ranges = None if self._ranges.informer.synced.is_set() else "the Namespaces have not been read yet"
+        return self._occupancy.missing() or quotas or ranges or (cold and (self._profile.missing() or cold))
 
     def silence(self) -> str | None:
         """Return which cached collection is stale, as a sentence, or None; a stale cache goes on answering."""
-        informers = (self._gpunodes, self._nodes, *self._occupancy.informers, self._allowances.informer)
+        informers = (
+            self._gpunodes,
+            self._nodes,
+            *self._occupancy.informers,
+            self._allowances.informer,
+            self._ranges.informer,
+        )
         return informer.stale_reason(informers, longest_seconds=STALE_SECONDS)
 
     def lead(self, leads: bool) -> None:
@@ -180,6 +191,7 @@ class ApiStore:
             await copy.synced.wait()
         await self._occupancy.synced()
         await self._allowances.synced()
+        await self._ranges.informer.synced.wait()
         while True:
             self._nodes_changed.clear()
             if self.chooser.update_some(NODES_AT_ONCE):

@@ -10,6 +10,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from gpushare.share_range import ShareRange
 from webhook.store.chooser import Chooser, Views
 
 # A GPUNode → the changed GPUNode, or the very same object if nothing is to be done. It may be called several times, on
@@ -73,6 +74,9 @@ class LiveLedger(LedgerStore, Protocol):
 
     def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
         """Return which ResourceQuota no longer bounds a pod whose resources a share has `replaced`, or None."""
+
+    async def share_range(self, namespace: str) -> ShareRange:
+        """Return the defaults and bounds of a namespace. Raises UnreachableError."""
 
     async def refresh(self, node: str) -> None:
         """Read a node from the API server, so that its view has everything stored so far. Raises UnreachableError."""

@@ -6,13 +6,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
-from gpushare import codec, contract, errors, isolation, node, pod
+from gpushare import codec, contract, errors, isolation, node, pod, share_range
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, SchedulerCache, volumes
 from gpushare.placement import NodeView, exclusive_gpus
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from gpushare.share_range import ShareRange
 from webhook.pods.stored_pod import Pod
 from webhook.store import chooser, ledger_store
 from webhook.store.avoided_nodes import NO_AVOIDED, Avoided
@@ -26,7 +27,7 @@ class MemoryStore:
 
     A GPUNode without a Node counts as ready and without limits. profile: has the mix to use; None: learn it from the
     pods. avoided: nodes that a pod must not go to, regardless of free capacity. bound: a namespace's bound on exclusive
-    GPUs. isolation: as in `Chooser`.
+    GPUs. namespaces: those with defaults or bounds. isolation: as in `Chooser`.
     """
 
     overrides = NO_OVERRIDES
@@ -41,6 +42,7 @@ class MemoryStore:
         profile: PlacementProfile | None = None,
         avoided: Callable[[pod.PodJson], Avoided] = lambda _: NO_AVOIDED,
         bound: Callable[[str], exclusive_gpus.ExclusiveBound | None] = lambda _: None,
+        namespaces: Iterable[Mapping[str, Any]] = (),
         isolation: str = isolation.DEFAULT,
     ) -> None:
         self._documents = {codec.read(document).name: document for document in gpunodes}
@@ -56,6 +58,8 @@ class MemoryStore:
             self._cache.put_node_spec(name, NodeSpec.from_manifest(known.get(name) or _plain(name)))
         for item in storage:
             self._cache.put_storage(pod.namespaced_name(item), None, volumes.read(item))
+        self._namespaces = [*namespaces]
+        self._ranges = {known.namespace: known for known in map(share_range.of_namespace, self._namespaces)}
         self._workload = chooser.WorkloadMix()
         self._asks: dict[tuple[str, str], chooser.Asks] = {}
         for manifest in pods:
@@ -94,6 +98,12 @@ class MemoryStore:
     def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
         del namespace, replaced
         return None
+
+    def range_of(self, namespace: str) -> ShareRange:
+        return self._ranges.get(namespace, ShareRange(namespace))
+
+    async def share_range(self, namespace: str) -> ShareRange:
+        return self.range_of(namespace)
 
     async def refresh(self, name: str) -> None:
         """Do nothing: the view is never behind."""
@@ -139,10 +149,11 @@ class MemoryStore:
             self.chooser.learn(self._workload.snapshot())
 
     def documents(self) -> list[dict[str, Any]]:
-        return [
+        gpunodes = (
             {**document, "spec": {**(document.get("spec") or {}), **codec.to_spec(self._views[name].node)}}
             for name, document in self._documents.items()
-        ]
+        )
+        return [*gpunodes, *map(dict, self._namespaces)]
 
 
 def _pod_info(manifest: pod.PodJson) -> PodInfo | None:

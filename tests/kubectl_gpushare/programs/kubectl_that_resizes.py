@@ -17,6 +17,9 @@ def serve(path: str, mode: str) -> None:
         parts = urllib.parse.urlsplit(words[2]).path.rpartition("/")
         if parts[2] == "trainer":
             print(json.dumps(state["pods"][0]))
+        elif parts[0] == "/api/v1/namespaces":
+            metadata = {"name": parts[2], "annotations": state.get("namespace", {})}
+            print(json.dumps({"kind": "Namespace", "metadata": metadata}))
         else:
             print(json.dumps({"kind": "List", "items": state.get(parts[2], []), "metadata": {"resourceVersion": "1"}}))
     elif words[0] == "patch":

@@ -133,3 +133,35 @@ def test_a_placed_pod_that_is_not_bound_says_why(
         printed = plugin(*verb, "there", "-n", "default", "--from", path).out
         assert (title in printed) is bool(said), printed
         assert said in " ".join(printed.split())
+
+
+def test_bounds_of_the_namespace_are_those_of_the_webhook(plugin: Plugin, tmp_path: Path) -> None:
+    """`fit` applies defaults and refuses; `why` says what a new pod would be told, and proposes nothing of that kind."""
+    annotations = {
+        "default.gpushare.io/memory": "8Gi",
+        "min.gpushare.io/memory": "4Gi",
+        "max.gpushare.io/request": "0.6",
+    }
+    namespace = {"kind": "Namespace", "metadata": {"name": "default", "annotations": annotations}}
+    waiting = gated("p", request="0.8", memory="8Gi")
+    there = clusters.owned("there", request="0.5")
+    nodes = [view.node for view in clusters.cluster((there, "n0/0"), gpus=1).views.values()]
+    node_objects = [builders.node_object(node.name, gpus=1) for node in nodes]
+    items = [*map(codec.to_document, nodes), *node_objects, namespace, there, waiting]
+    path = write(tmp_path / "cluster.json", items)
+    said = (
+        'gpushare.io/request of container "main" is 0.8, but the namespace "default" has max.gpushare.io/request "0.6"'
+    )
+    refused = plugin("fit", "--request", "0.8", "--from", path)
+    assert (refused.code, refused.err) == (1, f'error: {said}: write at most "0.6"\n')
+    assert "with 8Gi" in plugin("fit", "--request", "0.5", "--from", path).out
+    explained = json.loads(plugin("why", "p", "-n", "default", "--from", path, "-o", "json").out)
+    assert explained["ifRecreated"] == f'{said}: write at most "0.6"'
+    shown = " ".join(plugin("why", "p", "-n", "default", "--from", path).out.split())
+    assert f'If Recreated: denied: {said}: write at most "0.6"' in shown
+    proposed = [change["change"] for change in explained["changes"]]
+    assert 'with gpushare.io/request "0.5" instead of "0.8"' in proposed
+    bounded = namespace | {"metadata": {"name": "default", "annotations": {"min.gpushare.io/request": "0.6"}}}
+    path = write(path, [bounded if item is namespace else item for item in items])
+    without = json.loads(plugin("why", "p", "-n", "default", "--from", path, "-o", "json").out)
+    assert not any("gpushare.io/request" in change["change"] for change in without["changes"])

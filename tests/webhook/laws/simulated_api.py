@@ -14,7 +14,7 @@ import jsonpatch
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.nodefilters import volumes
-from webhook.store import reservation_limits, shared_profile
+from webhook.store import reservation_limits, share_ranges, shared_profile
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
@@ -26,6 +26,7 @@ _KINDS: Final = {
     PODS: ("v1", "Pod"),
     PROFILES: ("v1", "ConfigMap"),
     reservation_limits.QUOTAS_PATH: ("v1", "ResourceQuota"),
+    share_ranges.NAMESPACES_PATH: ("v1", "Namespace"),
     **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in volumes.PATHS.items()},
 }
 
@@ -180,14 +181,14 @@ class SimulatedApi:
 
 def parse(path: str) -> tuple[str, str, str, str]:
     """Split a path into collection, namespace, name and subresource."""
-    for collection in _KINDS:
-        if path == collection or path.startswith(collection + "/"):
-            name, _, subresource = path[len(collection) + 1 :].partition("/")
-            return collection, "", name, subresource
     parts = path.strip("/").split("/")
     if parts[:3] == ["api", "v1", "namespaces"] and len(parts) >= 5 and parts[4] == "pods":
         rest = [*parts[5:], "", ""]
         return PODS, parts[3], rest[0], rest[1]
+    for collection in _KINDS:
+        if path == collection or path.startswith(collection + "/"):
+            name, _, subresource = path[len(collection) + 1 :].partition("/")
+            return collection, "", name, subresource
     raise AssertionError(f"the simulated API server has nothing at {path}")
 
 
