@@ -175,6 +175,8 @@ def answer(path: str) -> str:
         items = [item for item in pods if on is None or item["spec"].get("nodeName", "") == on]
     elif url.path == f"/api/v1/namespaces/ml/pods/{WAITS}":
         return json.dumps(_waiting())
+    elif url.path == "/api/v1/namespaces/ml":
+        return json.dumps({"kind": "Namespace", "metadata": {"name": "ml"}})
     elif url.path.endswith(f"/configmaps/{contract.PLACEMENT_CONFIG_MAP}"):
         return json.dumps({"kind": "ConfigMap", "data": {}})
     return json.dumps({"kind": "List", "metadata": {"resourceVersion": "1"}, "items": items})
