@@ -62,8 +62,6 @@ INDEX: Final = "index"
 VOLUME_MOUNTS_ROOT: Final = "/var/run/nvidia-container-devices"
 CONTROL_NODES: Final = ("/dev/nvidiactl", "/dev/nvidia-uvm", "/dev/nvidia-uvm-tools", "/dev/nvidia-modeset")
 ENV_IMEX: Final = "NVIDIA_IMEX_CHANNELS"
-ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"
-ENV_MPS_PERCENT: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
 SHM: Final = "/dev/shm"  # noqa: S108 - where CUDA looks for it
 
 
@@ -122,7 +120,7 @@ def container_response(
     mounts: list[tuple[str, str]] = []  # the container's path and the host's
     if mps is not None:
         pipe = f"/mps/{resource}/pipe"
-        envs[ENV_MPS_PIPE] = pipe
+        envs[contract.ENV_MPS_PIPE] = pipe
         mounts += [(pipe, mps.pipe), (SHM, mps.shm)]
     if ENVVAR in strategies:
         envs[contract.ENV_VISIBLE_DEVICES] = ",".join(ids)

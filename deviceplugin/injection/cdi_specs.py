@@ -188,8 +188,8 @@ class Specs:
                 edits,
                 # The library sets these too, but while other threads of the program may read the environment.
                 environment=(
-                    f"{answer.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",
-                    f"{answer.ENV_MPS_PERCENT}={mps.percent}",
+                    f"{contract.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",
+                    f"{contract.ENV_MPS_PERCENT}={mps.percent}",
                 ),
                 mounts=((contract.CONTAINER_MPS_PARTITION, mps.partition),) if mps.partition else (),
                 writable=((contract.CONTAINER_MPS_PIPE, mps.pipe), (answer.SHM, mps.shm)),

@@ -16,10 +16,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.allocation import answer
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import steps
+from gpushare import contract
 
 MAX_PID_BYTES: Final = 32
 MAX_ENVIRONMENT_BYTES: Final = 1 << 17
@@ -142,7 +142,7 @@ def _has_pipe(directory: Path, pipe: Path) -> bool:
     with (directory / "environ").open("rb") as file:
         variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
     is_control = (directory / "comm").read_bytes().strip() == COMM
-    return is_control and os.fsencode(f"{answer.ENV_MPS_PIPE}={pipe}") in variables
+    return is_control and os.fsencode(f"{contract.ENV_MPS_PIPE}={pipe}") in variables
 
 
 def _read_pid(path: Path) -> int | None:

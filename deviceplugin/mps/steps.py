@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.allocation.answer import ENV_MPS_PERCENT, ENV_MPS_PIPE
-from gpushare import errors
+from gpushare import contract, errors
 from gpushare.modes import hardware_gpu
 
 DIRECTORY_MODE: Final = 0o755
@@ -21,7 +20,7 @@ SHM_MODE: Final = 0o1777  # clients that are not root use it too
 READY: Final = ".ready"
 MAX_SERVERS: Final = 8  # a daemon has one at a time
 # All environment variables of the daemon, and of the program that starts it and sends it commands.
-VARIABLES: Final = frozenset({ENV_MPS_PIPE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
+VARIABLES: Final = frozenset({contract.ENV_MPS_PIPE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 _MIB: Final = 1 << 20
 
 
@@ -54,7 +53,7 @@ def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict
     """
     mib = memory_mib(total_bytes, replicas=replicas, shares=held)
     memory = {} if mib is None else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mib}M"}
-    return {ENV_MPS_PERCENT: str(thread_percent(replicas, shares=held)), **memory}
+    return {contract.ENV_MPS_PERCENT: str(thread_percent(replicas, shares=held)), **memory}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -204,7 +203,7 @@ Step = SetComputeMode | MakeDirectory | RunDaemon | CutPartitions | Command | To
 
 
 def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
-    variables = {ENV_MPS_PIPE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
+    variables = {contract.ENV_MPS_PIPE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
     return variables

@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.allocation import answer
 from deviceplugin.host import kernel_process
 from deviceplugin.mps import pipe, steps
+from gpushare import contract
 from gpushare.daemon import lifecycle
 
 logger = logging.getLogger(__name__)
@@ -72,8 +72,8 @@ class Control:
     async def send(self, command: str) -> str:
         """Send a command and return the daemon's answer. Raises ControlError."""
         try:
-            with pipe.linked(Path(self._environment[answer.ENV_MPS_PIPE])) as private:
-                environment = {**self._environment, answer.ENV_MPS_PIPE: str(private)}
+            with pipe.linked(Path(self._environment[contract.ENV_MPS_PIPE])) as private:
+                environment = {**self._environment, contract.ENV_MPS_PIPE: str(private)}
                 return await self._run((), f"{command}\n", environment)
         except OSError as error:
             raise ControlError(f"{command} was not sent: {error}") from error
