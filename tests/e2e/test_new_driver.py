@@ -132,7 +132,7 @@ class Escapes:
 
     def wall(self) -> tuple[str, int | None]:
         (share,) = [item for item in self._node.audit()["items"] if item["pod"]["name"] == self._name]
-        return share["wall"], share["driverBytes"]
+        return share["memoryEnforcement"], share["driverBytes"]
 
 
 def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(

@@ -90,12 +90,12 @@ def test_the_previous_release_reads_every_field_of_this_one() -> None:
     read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    # It does not know steps, so all shares of a pod count at once; nor isolation, so all shares have leases.
+    # It does not know steps, so all shares of a pod count at once; nor isolation and MIG devices, so all have leases.
     held = [
         (
             allocation.id,
             allocation.pod,
-            tuple(dataclasses.replace(share, steps=ALL_STEPS) for share in allocation.shares),
+            tuple(dataclasses.replace(share, steps=ALL_STEPS, mig=None) for share in allocation.shares),
             dataclasses.replace(allocation.labels, isolation=Isolation.ARBITER),
         )
         for allocation in node.allocations
