@@ -1,5 +1,6 @@
 /* Enumerates GPUs and returns their properties. */
 #define _GNU_SOURCE
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -148,12 +149,17 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, nvmlPciInfo_t *info) {
     return NVML_SUCCESS;
 }
 
+// The structure of the first two versions has no long bus ID, and 16 bytes less.
 nvmlReturn_t nvmlDeviceGetPciInfo_v2(nvmlDevice_t device, nvmlPciInfo_t *info) {
-    return nvmlDeviceGetPciInfo_v3(device, info);
+    nvmlPciInfo_t current;
+    nvmlReturn_t result = info == NULL ? NVML_ERROR_INVALID_ARGUMENT : nvmlDeviceGetPciInfo_v3(device, &current);
+    if (result == NVML_SUCCESS)
+        memcpy(info, &current, offsetof(nvmlPciInfo_t, busId));
+    return result;
 }
 
 nvmlReturn_t nvmlDeviceGetPciInfo(nvmlDevice_t device, nvmlPciInfo_t *info) {
-    return nvmlDeviceGetPciInfo_v3(device, info);
+    return nvmlDeviceGetPciInfo_v2(device, info);
 }
 
 nvmlReturn_t nvmlDeviceGetCudaComputeCapability(nvmlDevice_t device, int *major, int *minor) {
