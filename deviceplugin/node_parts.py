@@ -194,10 +194,10 @@ class ShareParts:
             state.gpus,
             driver_version=hardware.driver_version,
         )
-        self._as_devices = as_devices = hardware.mig_shares.as_devices
+        as_devices = hardware.mig_shares.as_devices
 
-        def devices() -> GpuNode | None:
-            return None if (known := node.now()) is None else as_devices(known)
+        def viewed(known: GpuNode | None) -> GpuNode | None:
+            return None if known is None else as_devices(known)
 
         self.lookup = node_shares.Lookup(
             pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed, as_devices=as_devices
@@ -205,7 +205,7 @@ class ShareParts:
         self.arbiter = arbiter.Arbiter(
             process.channel,
             lookup=self.lookup,
-            node=devices,
+            node=lambda: viewed(node.now()),
             tell=cluster.wake.status.set,
             context_bytes=sizes.bytes_on,
             unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
@@ -218,7 +218,7 @@ class ShareParts:
             self.arbiter,
             root=settings.cgroup_root,
             gpus=lambda: state.seen.gpus,
-            node=devices,
+            node=lambda: viewed(node.now()),
             pods=pods.known,
             find=self.lookup.holder,
             context_bytes=sizes.bytes_on,
@@ -233,7 +233,7 @@ class ShareParts:
             self.arbiter,
             sizes,
             gpus=lambda: hardware.mig_shares.gpus(state.gpus.gpus),
-            node=lambda: None if (known := cluster.known_node()) is None else as_devices(known),
+            node=lambda: viewed(cluster.known_node()),
             pods=pods.all,
             warn=cluster.events.warn,
             changed=cluster.wake.status.set,

@@ -88,7 +88,8 @@ def lacks_place(gpu: Gpu, share: Share, taken: tuple[MigInstance, ...]) -> str:
     kind = profile_for(gpu, share)
     if kind is None or _free_starts(gpu.mig_geometry, kind, taken):
         return ""
-    names = ", ".join(map(str, taken[:_MAX_NAMED])) + (f" and {len(taken) - _MAX_NAMED} more" * (len(taken) > 3))
+    names = ", ".join(map(str, taken[:_MAX_NAMED]))
+    names += f" and {len(taken) - _MAX_NAMED} more" * (len(taken) > _MAX_NAMED)
     return f"has no place for a {kind.profile} next to {names}"
 
 

@@ -106,10 +106,11 @@ async def running(
 class Arbiter:
     """The arbiter, as the agent sees it.
 
-    node: returns the GPUNode as last seen. tell: called when the GPUNode's status needs an update. context_bytes,
-    unclaimed_bytes: as in `ShareLedgers`, for the given process. shares, reported: from the last report. refused:
-    called with the container and the reason when a library speaks no supported protocol version. prove: sets the
-    driver's limits of a container before its processes are welcome; returns why they are not.
+    node: returns the GPUNode as last seen, with MIG devices as `Lookup.as_devices` shows them. tell: called when the
+    GPUNode's status needs an update. context_bytes, unclaimed_bytes: as in `ShareLedgers`, for the given process.
+    shares, reported: from the last report. refused: called with the container and the reason when a library speaks no
+    supported protocol version. prove: sets the driver's limits of a container before its processes are welcome; returns
+    why they are not.
     """
 
     channel: Channel
@@ -186,7 +187,7 @@ class Arbiter:
 
     def apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
         """Have this GPUNode applied to all shares. The result is the resizes that its status should have."""
-        there = {entry.id: entry for entry in node.allocations}
+        there = {entry.id: entry for entry in self.lookup.as_devices(node).allocations}
         for gone in self._entries.keys() - there.keys():
             self.channel.send(messages.AllocationGone(gone))
         for identity, entry in there.items():

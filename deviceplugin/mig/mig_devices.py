@@ -141,10 +141,11 @@ class MigShares:
                     if self.cut.isdisjoint(uuids):
                         return None
                     await asyncio.sleep(POLL_SECONDS)
-        for uuid in self.cut.intersection(uuids):
-            why = self._problem(uuid) or "MIG devices of ended pods are still on it"
-            return Refusal(f"GPU {uuid} is still in MIG mode: {why}")
-        return None
+        still_cut = next((uuid for uuid in uuids if uuid in self.cut), None)
+        if still_cut is None:
+            return None
+        why = self._problem(still_cut) or "MIG devices of ended pods are still on it"
+        return Refusal(f"GPU {still_cut} is still in MIG mode: {why}")
 
     async def merge(self, uuid: str) -> str:
         """Make a GPU whole before it changes its mode, while no pod uses it; return why that failed, or ""."""

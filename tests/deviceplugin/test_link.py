@@ -276,6 +276,17 @@ async def test_resizes_answer_each_gpunode(node: ArbiterNode, link: linked.Linke
     await waiting.until(lambda: link.told == 1)
 
 
+async def test_the_arbiter_gets_mig_devices_from_any_gpunode(node: ArbiterNode, link: linked.Linked) -> None:
+    """The writer of the status has the GPUNode as it is stored, with the GPU that the device is on."""
+    node.add_pod("trainer")
+    (entry,) = node.allocations
+    cut = dataclasses.replace(entry, shares=(dataclasses.replace(entry.shares[0], gpu_uuids=("MIG-1",)),))
+    link.arbiter.lookup.as_devices = lambda known: dataclasses.replace(known, allocations=(cut,))
+    assert await link.arbiter.apply(node.gpunode()) == ()
+    assert link.agent.node is not None
+    assert link.agent.node.allocations == (cut,)
+
+
 @pytest.mark.slow
 async def test_an_arbiter_that_stops_answering_is_given_up(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(arbiter, "REPORT_SECONDS", 0.01)

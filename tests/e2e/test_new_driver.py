@@ -130,7 +130,7 @@ class Escapes:
 
         return eventually(found, what="named by the audit")
 
-    def wall(self) -> tuple[str, int | None]:
+    def enforcement(self) -> tuple[str, int | None]:
         (share,) = [item for item in self._node.audit()["items"] if item["pod"]["name"] == self._name]
         return share["memoryEnforcement"], share["driverBytes"]
 
@@ -142,7 +142,7 @@ def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(
     before = Escapes(node, static, "before")
     assert before.in_static_program(limit, 2 * GIB) == [DONE, DONE]
     assert f"allocated {limit + 1}" in before.in_another_root(limit + 1)
-    assert (before.stray()["state"], before.wall()) == ("unlimited", ("none", None))
+    assert (before.stray()["state"], before.enforcement()) == ("unlimited", ("none", None))
     node.delete("before")
 
     new_driver.install(tmp_path)
@@ -151,7 +151,7 @@ def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(
     after = Escapes(node, static, "after")
     assert after.in_static_program(limit + 1, limit, 1) == [OUT_OF_MEMORY, DONE, OUT_OF_MEMORY]
     assert "refused 1: CUDA_ERROR_OUT_OF_MEMORY" in after.in_another_root(1)
-    assert (after.stray()["state"], after.wall()) == ("memory-limited", ("driver", limit))
+    assert (after.stray()["state"], after.enforcement()) == ("memory-limited", ("driver", limit))
 
     node.client("victim", "insists", 0)
     node.client("neighbour", "works", 0)

@@ -65,13 +65,13 @@ class DemandClient(Protocol):
     async def list(
         self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
     ) -> api_client.ObjectList[api_client.Kept]:
-        """Return a collection."""
+        """Return the objects of the collection at `path`, each reduced by `keep`."""
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object."""
+        """Create an object in the collection at `path`, and return it as stored."""
 
     async def delete(self, path: str, *, uid: str | None = None) -> dict[str, Any]:
-        """Delete an object."""
+        """Delete the object at `path`; with `uid`, only that one and no later one of its name."""
 
 
 @dataclasses.dataclass(eq=False)
