@@ -217,9 +217,9 @@ ENV_VISIBLE_DEVICES: Final = "NVIDIA_VISIBLE_DEVICES"  # written by the webhook,
 # The toolkit's words for no GPU (https://github.com/NVIDIA/nvidia-container-toolkit, internal/config/image): void and
 # "" give nothing, none gives a driver without GPUs. The webhook writes the first; it accepts the others from users.
 VISIBLE_NONE: Final = ("void", "", "none")
-# Informational: applications may read these; the library trusts only the arbiter.
 ENV_MPS_PIPE: Final = "CUDA_MPS_PIPE_DIRECTORY"  # of MPS clients and daemons
-ENV_MPS_PERCENT: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"
+ENV_MPS_PERCENT: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of MPS clients
+# Informational: applications may read these; the library trusts only the arbiter.
 ENV_REQUEST: Final = "GPUSHARE_REQUEST"  # percent of one GPU
 ENV_LIMIT: Final = "GPUSHARE_LIMIT"  # percent of one GPU
 ENV_MEMORY: Final = "GPUSHARE_MEMORY"  # bytes on each GPU
