@@ -156,6 +156,7 @@ SYNTAX_WEBHOOK_SUFFIX: Final = ".syntaxes.gpushare.io"
 DEFAULT_PREFIX: Final = "default.gpushare.io/"
 MIN_PREFIX: Final = "min.gpushare.io/"
 MAX_PREFIX: Final = "max.gpushare.io/"
+REQUIRE_PREFIX: Final = "require.gpushare.io/"  # likewise: the only value that they may have, which is also the default
 PLACEMENT_CONFIG_MAP: Final = "gpushare-placement"  # a PlacementProfile: written by the placer, read by the plugin
 CONFIG_MAP: Final = "gpushare-config"  # one entry per configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 
 from gpushare import contract, errors, pod, quantity
 from gpushare import request as requests
-from gpushare.allocation import Share
+from gpushare.allocation import Isolation, Share
 from gpushare.request import Request
 
 
@@ -33,42 +33,55 @@ def _of(prefix: str, key: str) -> str:
     return prefix + key.removeprefix(contract.PREFIX)
 
 
-PREFIXES: Final = (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX)
+_AMOUNT_PREFIXES: Final = (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX)
+PREFIXES: Final = (*_AMOUNT_PREFIXES, contract.REQUIRE_PREFIX)
 _NO_MIN: Final = (contract.DEFAULT_PREFIX, contract.MAX_PREFIX)  # a limit is at least the request
 
 # One row per amount, by its key on pods. A Namespace's key is the prefix of a rule and the same stem.
 AMOUNTS: Final[Mapping[str, AmountRow]] = {
     contract.REQUEST: AmountRow(
-        quantity.parse_compute, quantity.format_compute, 0, lambda share: share.request_percent, PREFIXES
+        quantity.parse_compute, quantity.format_compute, 0, lambda share: share.request_percent, _AMOUNT_PREFIXES
     ),
     contract.LIMIT: AmountRow(
         quantity.parse_compute, quantity.format_compute, 1, lambda share: share.limit_percent, _NO_MIN
     ),
     contract.MEMORY: AmountRow(
-        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, PREFIXES
+        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, _AMOUNT_PREFIXES
     ),
 }
 _ROWS: Final = {_of(prefix, key): row for key, row in AMOUNTS.items() for prefix in row.rules}
-KEYS: Final = tuple(_ROWS)  # of Namespaces
+_REQUIRED: Final = _of(contract.REQUIRE_PREFIX, contract.ISOLATION)
+_REQUIRABLE: Final = (Isolation.ARBITER, Isolation.MPS, Isolation.MIG)  # those with a memory limit
+KEYS: Final = (*_ROWS, _REQUIRED)  # of Namespaces
 # Pairs of these keys whose first value must not exceed the second.
 _ORDERED: Final = (
-    *((_of(lower, key), _of(upper, key)) for key in AMOUNTS for lower, upper in itertools.combinations(PREFIXES, 2)),
-    *((_of(lower, contract.REQUEST), _of(contract.MAX_PREFIX, contract.LIMIT)) for lower in PREFIXES[:2]),
+    *(
+        (_of(lower, key), _of(upper, key))
+        for key in AMOUNTS
+        for lower, upper in itertools.combinations(_AMOUNT_PREFIXES, 2)
+    ),
+    *((_of(lower, contract.REQUEST), _of(contract.MAX_PREFIX, contract.LIMIT)) for lower in _AMOUNT_PREFIXES[:2]),
 )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ShareRange:
-    """The range of a namespace. values: by the Namespace's key. problem: why it cannot be read; no pod is admitted."""
+    """The range of a namespace. values: by the Namespace's key. problem: why it cannot be read; no pod is admitted.
+
+    isolation: of all shares; empty: as the pod asks.
+    """
 
     namespace: str
     values: Mapping[str, int] = dataclasses.field(default_factory=dict)
+    isolation: str = ""
     problem: str = ""
 
     def with_defaults(self, manifest: pod.PodJson) -> pod.PodJson:
         """Return a pod that asks for shares with the defaults that its annotations lack; itself if there are none."""
         annotations = pod.annotations_of(manifest)
         added = {key: text for suffix in _suffixes(annotations) for key, text in self._added(annotations, suffix)}
+        if self.isolation and contract.ISOLATION not in annotations:
+            added[contract.ISOLATION] = self.isolation
         if not added:
             return manifest
         return {**manifest, "metadata": {**manifest["metadata"], "annotations": {**annotations, **added}}}
@@ -77,6 +90,12 @@ class ShareRange:
         """Return why pods of this namespace may not have such shares, as a sentence; None if they may."""
         if self.problem:
             return self.problem
+        if self.isolation and request.isolation not in {"", self.isolation}:  # a pod without it is older than the rule
+            only = errors.quoted(self.isolation)
+            return (
+                f"{contract.ISOLATION} is {errors.quoted(request.isolation)}, but the namespace "
+                f"{errors.quoted(self.namespace)} has {_REQUIRED} {only}: remove {contract.ISOLATION}, or write {only}"
+            )
         for demand in request.demands:
             for key, row in AMOUNTS.items():
                 amount = row.of(demand.share)
@@ -128,9 +147,12 @@ _BOUNDS: Final[tuple[tuple[str, Callable[[int, int], bool], str], ...]] = (
 def read(namespace: str, annotations: Mapping[str, str]) -> ShareRange:
     """Read the annotations of a Namespace."""
     values: dict[str, int] = {}
+    isolation = ""
     try:
         for key in sorted(annotations):
-            if key.startswith(PREFIXES):
+            if key == _REQUIRED:
+                isolation = _read_isolation(annotations[key])
+            elif key.startswith(PREFIXES):
                 values[key] = _read_value(key, annotations[key])
         _reject_contradictions(values, annotations)
     except errors.RequestError as error:
@@ -139,7 +161,7 @@ def read(namespace: str, annotations: Mapping[str, str]) -> ShareRange:
             "until an administrator corrects or removes it"
         )
         return ShareRange(namespace, problem=problem)
-    return ShareRange(namespace, values)
+    return ShareRange(namespace, values, isolation)
 
 
 def of_namespace(namespace: Mapping[str, Any]) -> ShareRange:
@@ -161,6 +183,12 @@ def _read_value(key: str, text: Any) -> int:
     if value < row.least:
         raise errors.RequestError(key, text, "is zero, with which no share could be used")
     return value
+
+
+def _read_isolation(text: Any) -> str:
+    if text not in _REQUIRABLE:
+        raise errors.RequestError(_REQUIRED, str(text), f"is not one of {', '.join(_REQUIRABLE)}")
+    return str(text)
 
 
 def _reject_contradictions(values: Mapping[str, int], annotations: Mapping[str, str]) -> None:

@@ -49,6 +49,8 @@ def of(**annotations: str) -> share_range.ShareRange:
         ({"max_request": "0.5", "min_memory": "1Gi"}, {"request": "0.2"}, {}),
         ({"default_request": "0.5"}, {"memory": "8Gi", "limit": "0.3"}, {"request": "0.3"}),
         ({"default_request": "0", "default_memory": "8Gi"}, {"gpus": "1"}, {}),
+        ({"require_isolation": "mig"}, {"request": "0.2"}, {"isolation": "mig"}),
+        ({"require_isolation": "mig"}, {"request": "0.2", "isolation": "mps"}, {}),
     ],
 )
 def test_defaults_replace_only_what_a_share_does_not_write(
@@ -94,6 +96,14 @@ def test_defaults_replace_only_what_a_share_does_not_write(
             'gpushare.io/limit of container "main" is 1, but the namespace "ml" has max.gpushare.io/limit "0.5": '
             'write at most "0.5"',
         ),
+        (
+            {"require_isolation": "mig"},
+            {"request": "0.2", "isolation": "auto"},
+            'gpushare.io/isolation is "auto", but the namespace "ml" has require.gpushare.io/isolation "mig": remove '
+            'gpushare.io/isolation, or write "mig"',
+        ),
+        ({"require_isolation": "mig"}, {"request": "0.2", "isolation": "mig"}, None),
+        ({"require_isolation": "mps"}, {"request": "0.2"}, None),
         ({"min_request": "0.1"}, {"request": "0.1"}, None),
         ({"max_memory": "8Gi", "default_memory": "4Gi"}, {"request": "1"}, None),
         ({}, {"request": "1"}, None),
@@ -115,6 +125,9 @@ def test_a_share_outside_of_the_bounds_is_refused_with_a_sentence(
         ({"default_memory": "0"}, 'default.gpushare.io/memory "0" is zero'),
         ({"max_request": "2"}, 'max.gpushare.io/request "2" is more than one GPU'),
         ({"min_limit": "0.5"}, 'min.gpushare.io/limit "0.5" is not a key that gpushare knows: it knows min.'),
+        ({"require_isolation": "none"}, 'require.gpushare.io/isolation "none" is not one of arbiter, mps, mig'),
+        ({"require_isolation": "auto"}, 'require.gpushare.io/isolation "auto" is not one of'),
+        ({"require_memory": "8Gi"}, 'require.gpushare.io/memory "8Gi" is not a key that gpushare knows'),
         ({"max_requests": "0.5"}, 'max.gpushare.io/requests "0.5" is not a key that gpushare knows'),
         (
             {"min_memory": "8Gi", "max_memory": "4Gi"},
