@@ -76,12 +76,13 @@ class NodeBranch:
         return " ".join((row.node.name, node_table.models(row.gpus), row.node.config, *row.statuses, *labels)).lower()
 
     @functools.cached_property
-    def by_gpu(self) -> tuple[str, ...]:
-        return tuple(_text_of_gpu(gpu) for gpu in self.row.gpus)
+    def by_gpu(self) -> tuple[tuple[str, str], ...]:
+        """The text of each GPU, and that of its pods."""
+        return tuple((_text_of_gpu(gpu), " ".join(str(holder.pod) for holder in gpu.holders)) for gpu in self.row.gpus)
 
     @functools.cached_property
     def whole(self) -> str:
-        return " ".join((self.own, *self.by_gpu))
+        return " ".join((self.own, *(text for texts in self.by_gpu for text in texts)))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -219,7 +220,7 @@ def _calm(cell: str | Cell) -> str | Cell:
 def _branch(branch: NodeBranch, look: Look, namespace: str) -> Iterator[TreeRow]:
     """Yield the rows of a node; those above a match are open, so that it is seen."""
     key, gpus = _node_key(branch), branch.row.gpus
-    is_open = key in look.opened or (bool(look.words) and not _has(branch.own, look.words))
+    is_open = key in look.opened or not _has(branch.own, look.words)
     yield TreeRow(key, 0, branch.row, has_children=bool(gpus), is_open=is_open and bool(gpus))
     if not is_open:
         return
@@ -228,19 +229,19 @@ def _branch(branch: NodeBranch, look: Look, namespace: str) -> Iterator[TreeRow]
         by, largest_first = gpu_table.SORT_KEYS[look.sort_by]
         numbered.sort(key=lambda pair: by(pair[1]), reverse=largest_first)
     for place, gpu in numbered:
-        is_match = not look.words or _has(f"{branch.own} {branch.by_gpu[place]}", look.words)
-        if is_match and (not namespace or _is_in(namespace, gpu)):
-            yield from _gpu(branch, gpu, look)
+        text, pods = (f"{branch.own} {branch.by_gpu[place][0]}", branch.by_gpu[place][1]) if look.words else ("", "")
+        if _has(f"{text} {pods}", look.words) and (not namespace or _is_in(namespace, gpu)):
+            yield from _gpu(gpu, text, look)
 
 
-def _gpu(branch: NodeBranch, gpu: GpuSummary, look: Look) -> Iterator[TreeRow]:
-    key, above = _gpu_key(gpu), f"{branch.own} {_own_text_of_gpu(gpu)}" if look.words else ""
-    is_open = key in look.opened or (bool(look.words) and not _has(above, look.words))
-    yield TreeRow(key, 1, gpu, has_children=bool(gpu.holders), is_open=is_open and bool(gpu.holders))
-    if is_open:
-        for entry in sorted(gpu.holders, key=lambda entry: gpu_summary.natural(str(entry.pod))):
-            if _has(f"{above} {entry.pod}".lower(), look.words):
-                yield TreeRow(("pod", gpu.gpu.uuid, entry.id), 2, HeldShare(gpu, entry))
+def _gpu(gpu: GpuSummary, text: str, look: Look) -> Iterator[TreeRow]:
+    """Yield the rows of a GPU; `text` is its own and that of its node."""
+    key = _gpu_key(gpu)
+    is_open = bool(gpu.holders) and (key in look.opened or not _has(text, look.words))
+    yield TreeRow(key, 1, gpu, has_children=bool(gpu.holders), is_open=is_open)
+    for entry in gpu.holders if is_open else ():
+        if _has(f"{text} {entry.pod}", look.words):
+            yield TreeRow(("pod", gpu.gpu.uuid, entry.id), 2, HeldShare(gpu, entry))
 
 
 def _node_key(branch: NodeBranch) -> Key:
@@ -252,20 +253,17 @@ def _gpu_key(gpu: GpuSummary) -> Key:
 
 
 def _has(text: str, words: Sequence[str]) -> bool:
-    return all(word in text for word in words)
+    """Whether the text, whose names are lower-case as Kubernetes has them, has all these words."""
+    return not words or all(word in text for word in words)
 
 
 def _is_in(namespace: str, gpu: GpuSummary) -> bool:
     return any(holder.pod.namespace == namespace for holder in gpu.used.holders)
 
 
-def _own_text_of_gpu(gpu: GpuSummary) -> str:
+def _text_of_gpu(gpu: GpuSummary) -> str:
     words = (gpu.name, gpu.gpu.uuid, gpu.gpu.model, gpu.gpu.mode.value, gpu.gpu.pci_bus_id, *gpu.statuses)
     return " ".join(words).lower()
-
-
-def _text_of_gpu(gpu: GpuSummary) -> str:
-    return " ".join((_own_text_of_gpu(gpu), *(str(holder.pod) for holder in gpu.holders))).lower()
 
 
 def _known(snapshot: Snapshot, previous: ClusterTree | None) -> dict[str, NodeBranch]:
