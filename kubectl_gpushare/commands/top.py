@@ -99,7 +99,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, *
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
     if interactive:
-        if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        if not _at_a_terminal():
             raise click.UsageError("-i needs a terminal: leave it out, or use -w to follow changes in a pipe")
         if arguments or chosen.watch or chosen.output or chosen.no_headers or chosen.sort_by == "mode":
             raise click.UsageError("-i shows the whole tree: leave out names, -w, -o, --no-headers and --sort-by mode")
@@ -150,6 +150,10 @@ def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, *
     return None
 
 
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
 def _interactive(origin: chosen_source.Source, make: _Maker, chosen: options.Options) -> int:
     """Run `top -i`; return its exit code."""
     if isinstance(origin, live_cluster.LiveCluster):
@@ -159,7 +163,7 @@ def _interactive(origin: chosen_source.Source, make: _Maker, chosen: options.Opt
 
         return tree_app.run(origin, make.snapshot, chosen)
     except ModuleNotFoundError as error:
-        if error.name != "textual":
+        if (error.name or "").partition(".")[0] != "textual":
             raise
         raise plugin_errors.PluginError(_WITHOUT_TEXTUAL.format(python=sys.executable)) from error
     finally:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from typing import ClassVar, TypeVar
 
+import click
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.binding import BindingType
@@ -17,7 +18,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
-from kubectl_gpushare import plugin_errors
+from kubectl_gpushare import cli, plugin_errors
 from kubectl_gpushare.interactive.tree_actions import PageRequest, TreeAction
 from kubectl_gpushare.output import layout, terminal
 from kubectl_gpushare.output.terminal import Terminal
@@ -36,6 +37,14 @@ class Finished(Message):
         self.call = call
 
 
+class Failed(Message):
+    """A malformed file or a bug: it ends the program as it ends any other command."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+
 def painted(text: str, style: str, place: Terminal) -> Text:
     return Text.from_ansi(terminal.paint(text, style, on=place.colours))
 
@@ -52,11 +61,11 @@ class WorkingScreen(Screen[_Result]):
         def in_thread() -> None:
             try:
                 result = run()
-            except plugin_errors.PluginError as error:
-                sentence = str(error)
+            except (plugin_errors.PluginError, click.ClickException) as error:
+                sentence = cli.sentence_of(error) if isinstance(error, click.ClickException) else str(error)
                 self.post_message(Finished(lambda: self.fill(section("Error", [sentence], "bad"))))
-            except Exception as error:  # a bug: it ends the program as in any other command
-                self.post_message(Finished(_raising(error)))
+            except Exception as error:
+                self.app.post_message(Failed(error))
             else:
                 self.post_message(Finished(lambda: done(result)))
 
@@ -75,13 +84,6 @@ class WorkingScreen(Screen[_Result]):
 
     def _inside(self) -> Terminal:
         return Terminal(max(20, self.size.width - 2), self.size.height, self.place.colours, self.place.unicode)
-
-
-def _raising(error: Exception) -> Callable[[], None]:
-    def call() -> None:
-        raise error
-
-    return call
 
 
 class PageScreen(WorkingScreen[None]):

@@ -19,6 +19,7 @@ from textual.app import App
 from textual.binding import Binding, BindingType
 
 from kubectl_gpushare import cli, following, options
+from kubectl_gpushare.interactive.dialogs import Failed
 from kubectl_gpushare.interactive.tree_actions import TreeActions
 from kubectl_gpushare.interactive.tree_reader import Outage, ReadSnapshot, TreeReader
 from kubectl_gpushare.interactive.tree_screen import TreeScreen, TreeShown
@@ -51,12 +52,17 @@ class TreeApp(App[int]):
         super().__init__()
         self.theme = "ansi-dark"  # no colours of its own
         self.tree_screen = TreeScreen(tree, actions, place)
+        self.error: Exception | None = None
 
     def on_mount(self) -> None:
         for number in (signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) is not signal.SIG_IGN:
                 asyncio.get_running_loop().add_signal_handler(number, self.exit, _INTERRUPTED)
         self.push_screen(self.tree_screen)
+
+    def on_failed(self, message: Failed) -> None:
+        self.error = message.error
+        self.exit(1)
 
     def action_leave(self, code: int) -> None:
         self.exit(code)
@@ -89,7 +95,9 @@ def _shown(app: TreeApp) -> int:
     gc.freeze()  # a large tree stays: do not examine it again and again
     gc.enable()  # `__main__` has turned it off
     code = app.run()
-    return (code or 0) if app.return_code in {0, None} else 1
+    if app.error is not None:
+        raise app.error
+    return code or app.return_code or 0
 
 
 @contextlib.contextmanager
@@ -97,7 +105,14 @@ def _followed(reader: TreeReader, feed: following.Feed, tree: ClusterTree, app: 
     """Let a thread follow the cluster meanwhile. A byte in a pipe ends its wait."""
     stop = threading.Event()
     ended, end = os.pipe()
-    thread = threading.Thread(target=reader.follow, args=(feed, tree, app.show, stop, ended), daemon=True)
+
+    def follow() -> None:
+        try:
+            reader.follow(feed, tree, app.show, stop, ended)
+        except Exception as error:
+            app.post_message(Failed(error))
+
+    thread = threading.Thread(target=follow, daemon=True)
     thread.start()
     try:
         yield
