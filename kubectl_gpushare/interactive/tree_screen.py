@@ -32,6 +32,7 @@ _Made = TypeVar("_Made")
 _OPEN_ROWS = 40  # nodes and GPUs: if there are no more, all nodes are open at first
 _OPEN_PODS = 5  # likewise the pods that hold nothing
 _KEYS = "w why  d describe  c cordon  r resize  s sort  / filter  ? help  q quit"
+_FILTER_KEYS = "Enter keep the filter  Esc show everything"
 _HELP = (
     ("Up Down PgUp PgDn", "select a row; Home and End select the first and the last"),
     ("Right Left Enter", "open a row; close it, or go to the one above; do the other"),
@@ -90,7 +91,7 @@ class TreeScreen(Screen[None]):
         yield Static(id="caption")
         yield TreeTable(self._place)
         yield Static(id="message")
-        yield Input(placeholder="filter: Enter keeps it, Esc ends it", id="filter", select_on_focus=False)
+        yield Input(placeholder="words to look for", id="filter", select_on_focus=False)
         yield Static(painted(_KEYS, "dim", self._place), id="keys")
 
     def on_mount(self) -> None:
@@ -109,8 +110,7 @@ class TreeScreen(Screen[None]):
         self._change(words=tuple(changed.value.lower().split()))
 
     def on_input_submitted(self) -> None:
-        self._filter.display = bool(self._look.words)
-        self._table.focus()
+        self._end_filter(is_shown=bool(self._look.words))
 
     def action_open(self, is_to_open: bool) -> None:
         row = self._table.selected
@@ -138,14 +138,19 @@ class TreeScreen(Screen[None]):
 
     def action_filter(self) -> None:
         self._filter.display = True
-        self._filter.focus()
+        self.set_focus(self._filter)
+        self.query_one("#keys", Static).update(painted(_FILTER_KEYS, "dim", self._place))
 
     def action_unfilter(self) -> None:
         self._said = ""
         self._filter.value = ""
-        self._filter.display = False
-        self._table.focus()
+        self._end_filter(is_shown=False)
         self._tell()
+
+    def _end_filter(self, *, is_shown: bool) -> None:
+        self._filter.display = is_shown
+        self.set_focus(self._table)
+        self.query_one("#keys", Static).update(painted(_KEYS, "dim", self._place))
 
     def action_why(self) -> None:
         self._open_page(self._actions.why)
