@@ -55,9 +55,7 @@ class TreeApp(App[int]):
         self.error: Exception | None = None
 
     def on_mount(self) -> None:
-        for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is not signal.SIG_IGN:
-                asyncio.get_running_loop().add_signal_handler(number, self.exit, _INTERRUPTED)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, self.exit, _INTERRUPTED)
         self.push_screen(self.tree_screen)
 
     def on_failed(self, message: Failed) -> None:
@@ -82,6 +80,7 @@ def run(origin: chosen_source.Source, read: ReadSnapshot, chosen: options.Option
         return _shown(TreeApp(tree, actions, place))
     cli.interrupt_on_any_signal()
     feed = following.Feed(origin, label_selector=chosen.selector)
+    _end_with_the_terminal(feed)
     try:
         tree = reader.tree(feed.nodes)
         app = TreeApp(tree, actions, place)
@@ -89,6 +88,17 @@ def run(origin: chosen_source.Source, read: ReadSnapshot, chosen: options.Option
             return _shown(app)
     finally:
         feed.close()
+
+
+def _end_with_the_terminal(feed: following.Feed) -> None:
+    """End at once when the terminal is closed: textual would wait for what it cannot write any more."""
+
+    def end(_number: int, _frame: object) -> None:
+        feed.close()
+        os._exit(_INTERRUPTED)
+
+    if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
+        signal.signal(signal.SIGHUP, end)
 
 
 def _shown(app: TreeApp) -> int:

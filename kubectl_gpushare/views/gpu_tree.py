@@ -201,7 +201,7 @@ def _figures(tree: ClusterTree, item: Item) -> tuple[str, dict[str, str | Cell]]
         case PodRow():
             return f"{item.namespace}/{item.name}", _first_of_pods(tree, item)
     count = len(tree.unplaced)
-    return f"{count} {'pod' if count == 1 else 'pods'} without a share", {}
+    return f"{count} {'pod' if count == 1 else 'pods'} without share", {}
 
 
 def _first(table: Table) -> dict[str, str | Cell]:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import pty
 import re
+import select
 import shutil
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterator
@@ -85,33 +89,55 @@ def test_a_person_cordons_a_gpu_and_asks_why_a_pod_waits(kubectl: Kubectl, names
         window.until(lambda lines: [line for line in lines if line in {"echo", "icanon"}] == ["icanon", "echo"])
 
 
-@needs_tmux
-@pytest.mark.slow
-def test_a_cluster_goes_away_and_comes_back(
-    folder: Path, programs: Path, fake_kubectl: Callable[[str], str], tmp_path: Path
-) -> None:
-    """Until `away` exists the cluster has node a; while it says so nothing answers; afterwards there is b, too."""
+@pytest.fixture
+def fake_cluster(fake_kubectl: Callable[[str], str], tmp_path: Path) -> dict[str, str]:
+    """Make a cluster with node a, whose variables are returned. Nothing answers while the file `away` exists."""
     (tmp_path / "list").write_text(answer(builders.node("a", gpus=1)))
-    (tmp_path / "later").write_text(answer(builders.node("a", gpus=1), builders.node("b", gpus=1)))
     program = fake_kubectl(f"""
         cd {tmp_path}
         if [ -e away ]; then echo "error: Unable to connect to the server: no route" >&2; exit 1; fi
         case "$3" in
-            *watch=true*) while [ ! -e away ]; do sleep 0.05; done; exit 1;;
+            *watch=true*) echo $$ > watch; while [ ! -e away ]; do sleep 0.05; done; exit 1;;
             *gpunodes*) cat list;;
             *configmaps*) echo '{{"kind": "ConfigMap"}}';;
             *) echo '{{"kind": "List", "items": []}}';;
         esac
     """)
-    path = f"{programs}:{environment()['PATH']}"
-    with opened(folder, environment(KUBECTL_PATH=program, PATH=path)) as window:
+    return environment(KUBECTL_PATH=program, TERM="xterm-256color")
+
+
+@pytest.mark.slow
+def test_a_closed_terminal_ends_it_and_its_kubectl(
+    programs: Path, fake_cluster: dict[str, str], tmp_path: Path
+) -> None:
+    outside, inside = pty.openpty()
+    command = ["setsid", "--ctty", str(programs / "kubectl-gpushare"), "top", "-i", "--no-usage"]
+    with subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=fake_cluster) as process:
+        os.close(inside)
+        said = b""
+        while b"q quit" not in said:
+            assert select.select([outside], [], [], tmux.SECONDS)[0], said
+            said += os.read(outside, 1 << 16)
+        os.close(outside)
+        assert process.wait(tmux.SECONDS) == 130
+    watch = Path("/proc", (tmp_path / "watch").read_text().strip())
+    assert not watch.exists() or "Z" in (watch / "stat").read_text().split()[2]
+
+
+@needs_tmux
+@pytest.mark.slow
+def test_a_cluster_goes_away_and_comes_back(
+    folder: Path, programs: Path, fake_cluster: dict[str, str], tmp_path: Path
+) -> None:
+    path = f"{programs}:{fake_cluster['PATH']}"
+    with opened(folder, {**fake_cluster, "PATH": path}) as window:
         window.type("kubectl-gpushare top -i --no-usage")
         window.until(row(r"GPU 0 "))
         window.press("Down")
         (tmp_path / "away").touch()
         shown = window.until(row(r"not updated for \d+s: .*"))
         assert row(r"GPU 0 .*NoNode")(shown)  # what is known stays
-        (tmp_path / "list").write_text((tmp_path / "later").read_text())
+        (tmp_path / "list").write_text(answer(builders.node("a", gpus=1), builders.node("b", gpus=1)))
         (tmp_path / "away").unlink()
         shown = window.until(row(r"▸ b "))
         window.until(lambda lines: not row("not updated")(lines))
