@@ -114,7 +114,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, *
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
     # `top pods` applies -l to pods instead of Nodes.
     node_selector = "" if kind == "pods" else chosen.selector
-    make = _Maker(kind, names, chosen, origin, usage)
+    make = Maker(kind, names, chosen, origin, usage)
     if interactive:
         return _interactive(origin, make, chosen)
     if chosen.watch:
@@ -154,7 +154,7 @@ def _at_a_terminal() -> bool:
     return sys.stdin.isatty() and sys.stdout.isatty()
 
 
-def _interactive(origin: chosen_source.Source, make: _Maker, chosen: options.Options) -> int:
+def _interactive(origin: chosen_source.Source, make: Maker, chosen: options.Options) -> int:
     """Run `top -i`; return its exit code."""
     if isinstance(origin, live_cluster.LiveCluster):
         origin.begin(node_objects=True)
@@ -171,7 +171,7 @@ def _interactive(origin: chosen_source.Source, make: _Maker, chosen: options.Opt
             origin.end()
 
 
-class _Maker:
+class Maker:
     """Builds the table from GPUNodes, and reads Nodes and the placer's profile again after _AROUND_SECONDS."""
 
     def __init__(
