@@ -18,6 +18,7 @@ from textual.message import Message
 from textual.screen import Screen
 from textual.widgets import Input, Static
 
+from gpushare import printable
 from kubectl_gpushare import cli, plugin_errors
 from kubectl_gpushare.interactive.tree_actions import PageRequest, TreeAction
 from kubectl_gpushare.output import layout, terminal
@@ -46,7 +47,8 @@ class Failed(Message):
 
 
 def painted(text: str, style: str, place: Terminal) -> Text:
-    return Text.from_ansi(terminal.paint(text, style, on=place.colours))
+    """Return the text in a style; what comes from the cluster may contain anything."""
+    return Text.from_ansi(terminal.paint(printable.replaced(text), style, on=place.colours))
 
 
 class WorkingScreen(Screen[_Result]):

@@ -13,7 +13,7 @@ from typing import Any, Final
 import click
 from click.core import ParameterSource
 
-from gpushare import pod, quantity, resizing
+from gpushare import pod, printable, quantity, resizing
 from kubectl_gpushare import cli, cordoning, options, plugin_errors
 from kubectl_gpushare.commands import describe, resize, why
 from kubectl_gpushare.output.values import Page, section
@@ -139,7 +139,7 @@ class TreeActions:
         flags += [f"--limit {quantity.format_compute(share.limit_percent)}"]
         flags += [f"--memory {quantity.format_exactly(share.memory_bytes)}"]
         if len(entry.shares) > 1:
-            flags.insert(0, f"--container {share.containers[0]}")
+            flags.insert(0, f"--container {printable.replaced(shlex.quote(share.containers[0]))}")
         name = row.subject[1]
 
         def planned(params: Params, notes: list[str]) -> tuple[pod.PodJson, resize_view.ResizePlan]:

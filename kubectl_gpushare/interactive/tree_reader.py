@@ -45,18 +45,15 @@ class TreeReader:
         snapshot = self.read(nodes)
         notes = list(snapshot.notes)
         unbound: Sequence[pod.PodJson] | None = None
-        if sum(len(node.allocations) for node in nodes) <= _MOST_PODS:
-            pods = chosen_source.with_pods(self.origin, list(nodes))
+        origin = self.origin
+        count = sum(len(node.allocations) for node in nodes)
+        if not isinstance(origin, live_cluster.LiveCluster) or count <= _MOST_PODS:
+            pods = chosen_source.with_pods(origin, list(nodes))
             snapshot = dataclasses.replace(snapshot, pods=pods.pods, notes=(*notes, *pods.notes))
         else:
-            unbound = chosen_source.read(self._unbound, "pods that wait", notes, unsaved="no pods were saved")
+            unbound = chosen_source.read(origin.unbound_pods, "pods that wait", notes, unsaved="")
             snapshot = dataclasses.replace(snapshot, notes=(*notes, _NOT_READ))
         return gpu_tree.build(snapshot, unbound, now=time.time(), namespace=self.namespace, previous=previous)
-
-    def _unbound(self) -> list[pod.PodJson] | None:
-        if isinstance(self.origin, live_cluster.LiveCluster):
-            return self.origin.unbound_pods()
-        return self.origin.pods()
 
     def follow(
         self,

@@ -14,6 +14,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input, Static
 
 from gpushare import codec, contract, ledger
+from gpushare.gpunode import GpuNode
 from kubectl_gpushare import kubectl, options
 from kubectl_gpushare.interactive.dialogs import AskScreen, PageScreen, WorkingScreen
 from kubectl_gpushare.interactive.tree_actions import TreeActions
@@ -125,6 +126,30 @@ async def test_selection_and_open_rows_stay_while_the_cluster_changes(saved_clus
         person.app.show(gpu_tree.build(Snapshot((earlier, sample.nodes()[2])), now=sample.NOW), None)
         await person.until(lambda: person.selected != "gpu-1/3")
         assert person.selected in {"a-node", "gpu-10"}  # the nearest of those that are left
+
+
+async def test_text_from_the_cluster_cannot_control_the_terminal(saved_cluster: files.Files) -> None:
+    evil = "\x1b]0;title\x07\x1b[41m\u202etxt"
+    gpu = dataclasses.replace(sample.gpu("n", 0), healthy=False, health_reason=evil, model=evil)
+    held = sample.held(f"ml/{evil}", gpu.uuid, request=50, gib=8)
+    gone = sample.held(f"ml/{evil}", "GPU-gone", request=50, gib=8)
+    tree = gpu_tree.build(Snapshot((GpuNode("n", (gpu,), (held, gone)),), notes=(evil,)), now=0.0)
+    async with at_the_terminal(saved_cluster, tree) as person:
+        await person.press("e")
+        shown = "".join(person.screen())
+        assert "�" in shown
+        assert shown.isprintable()
+        await person.press("end", "up", "up", "w")
+        await person.shows("cannot be the name of a pod")
+        assert "".join(person.screen()).isprintable()
+
+
+@pytest.mark.parametrize("size", [(20, 4), (40, 10), (200, 60)])
+async def test_any_size_is_drawn(saved_cluster: files.Files, size: tuple[int, int]) -> None:
+    async with at_the_terminal(saved_cluster, size=size) as person:
+        await person.press("e", "end", "d", "escape", "question_mark", "escape", "slash", "escape")
+        assert len(person.screen()) == size[1]
+        assert person.selected == "gpu-10/3"
 
 
 async def test_an_outage_says_since_when_and_ends(saved_cluster: files.Files) -> None:
