@@ -120,12 +120,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         result = group.main(args=arguments, prog_name=PROGRAM, standalone_mode=False)
         sys.stdout.flush()
     except click.ClickException as error:
-        said = error.format_message()
-        first = said[:1] if said[:2].isupper() else said[:1].lower()  # NAME stays as it is
         hint = ""
         if isinstance(error, click.NoSuchOption) and error.ctx is not None and error.ctx.parent is None:
             hint = f": flags come after the verb, as in `{PROGRAM} top {error.option_name} …`"
-        _complain(f"{first}{said[1:].removesuffix('.')}{hint}")
+        _complain(f"{sentence_of(error)}{hint}")
         if isinstance(error, click.UsageError) and error.ctx is not None:
             print(f"See '{error.ctx.command_path} --help' for usage.", file=sys.stderr)
         return 1
@@ -152,6 +150,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         _complain(problem)
         return 1
     return result if isinstance(result, int) else 0
+
+
+def sentence_of(error: click.ClickException) -> str:
+    said = error.format_message()
+    first = said[:1] if said[:2].isupper() else said[:1].lower()  # NAME stays as it is
+    return f"{first}{said[1:].removesuffix('.')}"
 
 
 def interrupt_on_any_signal() -> None:

@@ -39,13 +39,27 @@ def _command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> c
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError(f"{verb} needs a cluster: files of --from are only read")
         is_node = arguments[0] in _NODE
-        gpus = [gpu for name in names for gpu in (_of_node if is_node else _named)(origin, name)]
-        note = _note(origin, reason) if cordoned else None
-        for node in dict.fromkeys(gpu.node for gpu in gpus):
-            its_gpus = [gpu for gpu in gpus if gpu.node == node]
-            printing.write_words(_change(origin, node, its_gpus, note, dry_run), sys.stdout)
+        done = change(origin, names, is_node=is_node, cordoned=cordoned, reason=reason, dry_run=dry_run)
+        for sentence in done:
+            printing.write_words([sentence], sys.stdout)
 
     return run
+
+
+def change(
+    origin: live_cluster.LiveCluster,
+    names: Sequence[str],
+    *,
+    is_node: bool,
+    cordoned: bool,
+    reason: str | None = None,
+    dry_run: bool = False,
+) -> Iterator[str]:
+    """Cordon or uncordon GPUs, or all GPUs of nodes, node by node; yield what was done to each."""
+    gpus = [gpu for name in names for gpu in (_of_node if is_node else _named)(origin, name)]
+    note = _note(origin, reason) if cordoned else None
+    for node in dict.fromkeys(gpu.node for gpu in gpus):
+        yield from _change(origin, node, [gpu for gpu in gpus if gpu.node == node], note, dry_run)
 
 
 def _reason(cordoned: bool) -> Callable[[Callable[..., None]], Callable[..., None]]:

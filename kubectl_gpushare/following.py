@@ -57,7 +57,7 @@ def _redraw(feed: Feed, page: Screen, make: Make, chosen: Options) -> None:
             listing = make(feed.nodes)
             page.draw(_page(listing, feed.trouble, place, chosen), place.rows)
             drawn_at = time.monotonic()
-        changed = _settled(feed, (page.keys,) if page.keys is not None else ())
+        changed = settled(feed, (page.keys,) if page.keys is not None else ())
 
 
 def _page(listing: Listing, trouble: str, place: terminal.Terminal, chosen: Options) -> list[str]:
@@ -83,7 +83,7 @@ def _reprint(feed: Feed, make: Make, chosen: Options) -> None:
     last_trouble = ""
     while True:
         printing.show(make(feed.nodes), chosen)
-        while not _settled(feed, ()) or feed.trouble:
+        while not settled(feed, ()) or feed.trouble:
             if feed.trouble != last_trouble:
                 printing.warn([feed.trouble])
             last_trouble = feed.trouble
@@ -91,7 +91,7 @@ def _reprint(feed: Feed, make: Make, chosen: Options) -> None:
         print("---" if chosen.output == "yaml" else "", flush=True)
 
 
-def _settled(feed: Feed, also: tuple[int, ...]) -> bool:
+def settled(feed: Feed, also: tuple[int, ...]) -> bool:
     """Wait at most _LOOK_SECONDS for a change, and for those that follow closely; return whether there was one."""
     changed = feed.wait(_LOOK_SECONDS, also=also)
     until = time.monotonic() + _LOOK_SECONDS

@@ -22,7 +22,11 @@ _KUBECTL = frozenset(f"--{name}" for name in options.CONNECTION)
 
 # verb -> pictures of docs/images, each with what it shows
 PICTURES: Mapping[str, Mapping[str, str]] = {
-    "top": {"top": "A line per GPU, with bars and totals", "top-pods": "A line per pod"},
+    "top": {
+        "top": "A line per GPU, with bars and totals",
+        "top-pods": "A line per pod",
+        "top-i": "The tree of `top -i`",
+    },
     "describe": {"describe": "One GPU with its tenants"},
     "why": {"why": "Why a pod waits, and what would help"},
     "fit": {"fit": "Where six shares would go"},

@@ -19,7 +19,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from docs.images import believable, layout, system
+from docs.images import believable, layout, system, tree
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -31,6 +31,7 @@ SCENES = {
     "why": (100, f"why {believable.WAITS} -n ml"),
     "fit": (100, "fit --request 0.4 --memory 16Gi --count 6"),
 }
+TREE = (112, 20)  # columns and rows of `top -i`
 PLOT = "simulate -f half-gpu.yaml --repeat 40 --nodes 2x8 --plot"
 
 CHARACTER, LINE, MARGIN, FONT = 8.4, 19, 16, 14  # pixels
@@ -57,6 +58,10 @@ class Style:
                 style = Style()
             elif code == 1:
                 style = dataclasses.replace(style, bold=True)
+            elif code in {39, 49}:  # the terminal's own
+                style = dataclasses.replace(style, **({"ink": INK} if code == 39 else {"paper": ""}))
+            elif code == 7:  # reverse
+                style = dataclasses.replace(style, ink=PAPER, paper=style.ink)
             elif tens in {3, 9}:
                 style = dataclasses.replace(style, ink=PAPER if code == 30 else (COLOURS if tens == 3 else LIGHT)[ones])
             elif tens in {4, 10}:
@@ -154,6 +159,7 @@ def main(folder: str) -> None:
             lines = session(typed.split(), columns)
             prompt = f"\x1b[90m$\x1b[0m \x1b[1mkubectl gpushare {typed}\x1b[0m"
             (Path(folder) / f"{name}.svg").write_text(picture([prompt, "", *lines], columns))
+        (Path(folder) / "top-i.svg").write_text(picture(tree.lines(*TREE), TREE[0]))
         words = PLOT.replace("half-gpu.yaml", str(ROOT / "config" / "samples" / "half-gpu.yaml")).split()
         session([*words, str(Path(folder).absolute() / "simulate.svg")], 100)
 

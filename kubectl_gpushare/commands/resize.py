@@ -81,26 +81,14 @@ def command(
     """
     from kubectl_gpushare.views import resize
 
-    amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
-    asked = {key: value for key, value in amounts.items() if value is not None}
+    asked = amounts(request, limit, memory)
     chosen = options.collect(params)
-    if not asked:
-        raise click.UsageError("say what it is to have: --request, --limit or --memory")
     origin = chosen_source.from_options(chosen)
     manifest = chosen_source.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
-    described_pod = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
-    if described_pod.owner is None or described_pod.entry is None:
-        raise plugin_errors.PluginError(
-            f'pod "{name}" {described.placement(described_pod)}: only a share that is held is resized'
-        )
     notes: list[str] = []
-    allowed = chosen_source.share_range(origin, pod.namespaced_name(manifest)[0], notes)
+    plan = planned(origin, manifest, asked, container or "", notes)
     printing.warn(notes)
-    try:
-        plan = resize.plan(manifest, described_pod.owner, described_pod.entry, asked, container or "", allowed=allowed)
-    except errors.GpushareError as error:
-        raise plugin_errors.PluginError(str(error)) from error
     if chosen.output or dry_run or not isinstance(origin, live_cluster.LiveCluster):
         printing.show_page(
             "Resize", lambda: resize.page(manifest, plan), lambda: resize.document(manifest, plan), chosen
@@ -113,7 +101,7 @@ def command(
         if lacks and not dry_run and not chosen.output:
             printing.warn([f"nothing was changed: {plan.waits_for}; --keep requests it anyway"])
         return NO_ROOM if lacks else 0
-    _annotate(manifest, plan.changes, origin, dry_run=dry_run)
+    annotate(manifest, plan.changes, origin, dry_run=dry_run)
     if dry_run:
         return NO_ROOM if lacks else 0
     done = f"pod/{name} asks for {resizing.amounts(plan.desired)}"
@@ -123,7 +111,35 @@ def command(
     return 0
 
 
-def _annotate(
+def amounts(request: str | None, limit: str | None, memory: str | None) -> dict[str, str]:
+    """Return the given amounts by their annotations. Raises `UsageError` if there are none."""
+    given = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
+    asked = {key: value for key, value in given.items() if value is not None}
+    if not asked:
+        raise click.UsageError("say what it is to have: --request, --limit or --memory")
+    return asked
+
+
+def planned(
+    origin: chosen_source.Source, manifest: pod.PodJson, asked: Mapping[str, str], container: str, notes: list[str]
+) -> ResizePlan:
+    """Return the plan for these amounts; `notes` gets what could not be read. Raises `PluginError`."""
+    from kubectl_gpushare.views import resize
+
+    described_pod = described.find(manifest, origin.gpu_nodes(name=described.node_name(manifest)))
+    namespace, name = pod.namespaced_name(manifest)
+    if described_pod.owner is None or described_pod.entry is None:
+        raise plugin_errors.PluginError(
+            f'pod "{name}" {described.placement(described_pod)}: only a share that is held is resized'
+        )
+    allowed = chosen_source.share_range(origin, namespace, notes)
+    try:
+        return resize.plan(manifest, described_pod.owner, described_pod.entry, asked, container, allowed=allowed)
+    except errors.GpushareError as error:
+        raise plugin_errors.PluginError(str(error)) from error
+
+
+def annotate(
     manifest: pod.PodJson, changes: Mapping[str, str | None], origin: live_cluster.LiveCluster, *, dry_run: bool
 ) -> None:
     namespace, name = pod.namespaced_name(manifest)
@@ -166,7 +182,7 @@ def _poll(
     late = f"not done after {timeout_seconds:.0f} s: " if cause is not ResizeCause.USE else ""
     if keep:
         raise plugin_errors.PluginError(f"{late}{waits_for}; {_STAYS}")
-    _annotate(manifest, plan.before, origin, dry_run=False)
+    annotate(manifest, plan.before, origin, dry_run=False)
     raise plugin_errors.PluginError(f"{late}{waits_for}; the annotations are restored, and its share is unchanged")
 
 

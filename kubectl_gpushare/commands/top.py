@@ -20,9 +20,14 @@ if TYPE_CHECKING:
     from kubectl_gpushare.output.values import Listing
     from kubectl_gpushare.source.snapshot import Snapshot
 
-_NO_NODES = (
+NO_NODES = (
     "No node has reported GPUs: does the agent run on the GPU nodes? "
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
+)
+
+_WITHOUT_TEXTUAL = (
+    "-i needs textual, which {python} lacks: install the plugin with its extra, gpushare[tui], or run "
+    "`{python} -m pip install textual`"
 )
 
 _AROUND_SECONDS = 15.0  # between two reads of Nodes and the profile with -w
@@ -46,12 +51,13 @@ SORT_KEYS = {
 @click.option(
     "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual use (default: on few nodes)"
 )
+@click.option("-i", "--interactive", is_flag=True, help="Walk through nodes, GPUs and pods as a tree; ? lists its keys")
 @options.listed(tuple(dict.fromkeys(key for keys in SORT_KEYS.values() for key in keys)))
 @options.printed(options.LISTS)
 @options.selector
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
-def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> None:
+def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, **params: Any) -> int | None:
     """Show what is allocated, used and free, one line per GPU, node or pod.
 
     COMPUTE and MEMORY are allocated/total. USED is the memory that processes hold. BUSY is the part of the GPUs' time
@@ -81,6 +87,9 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
       # The pods of all namespaces, busiest first, updated on every change
       kubectl gpushare top pods -A --sort-by busy -w
     \b
+      # Walk through the cluster; w explains why a pod waits
+      kubectl gpushare top -i
+    \b
       # From saved objects, without a cluster
       kubectl get gpunodes -o yaml > nodes.yaml
       kubectl gpushare top --from nodes.yaml
@@ -89,6 +98,11 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
     kind, names = _parse(arguments)
     if chosen.sort_by and chosen.sort_by not in SORT_KEYS[kind]:
         raise click.UsageError(f'{kind} have no column "{chosen.sort_by}" to sort by')
+    if interactive:
+        if not _at_a_terminal():
+            raise click.UsageError("-i needs a terminal: leave it out, or use -w to follow changes in a pipe")
+        if arguments or chosen.watch or chosen.output or chosen.no_headers or chosen.sort_by == "mode":
+            raise click.UsageError("-i shows the whole tree: leave out names, -w, -o, --no-headers and --sort-by mode")
     if chosen.sort_by in {"used", "busy"}:  # they need the agents' figures
         if usage is False:
             raise click.UsageError(f"--sort-by {chosen.sort_by} cannot be combined with --no-usage")
@@ -100,14 +114,16 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
         chosen = dataclasses.replace(chosen, namespace=origin.default_namespace)
     # `top pods` applies -l to pods instead of Nodes.
     node_selector = "" if kind == "pods" else chosen.selector
-    make = _Maker(kind, names, chosen, origin, usage)
+    make = Maker(kind, names, chosen, origin, usage)
+    if interactive:
+        return _interactive(origin, make, chosen)
     if chosen.watch:
         if not isinstance(origin, live_cluster.LiveCluster):
             raise click.UsageError("--watch needs a cluster: files of --from do not change")
         from kubectl_gpushare import following
 
         following.follow(origin, make, chosen, label_selector=node_selector)
-        return
+        return None
     if isinstance(origin, live_cluster.LiveCluster):
         origin.begin(node_objects=kind != "pods")
     try:
@@ -120,7 +136,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
             listing = make(gpu_nodes)
             printing.show(listing, chosen)
             if not gpu_nodes and not node_selector:
-                print(_NO_NODES, file=sys.stderr)
+                print(NO_NODES, file=sys.stderr)
             printing.warn(listing.problems())
             if kind == "pods":
                 shown = {name.rpartition("/")[2] for name in listing.names()}
@@ -131,9 +147,31 @@ def command(arguments: tuple[str, ...], usage: bool | None, **params: Any) -> No
     if missing:
         what = "pod that shares GPUs" if kind == "pods" else "node or GPU"
         raise plugin_errors.KubectlNotFound("; ".join(f'no {what} "{name}"' for name in missing))
+    return None
 
 
-class _Maker:
+def _at_a_terminal() -> bool:
+    return sys.stdin.isatty() and sys.stdout.isatty()
+
+
+def _interactive(origin: chosen_source.Source, make: Maker, chosen: options.Options) -> int:
+    """Run `top -i`; return its exit code."""
+    if isinstance(origin, live_cluster.LiveCluster):
+        origin.begin(node_objects=True)
+    try:
+        from kubectl_gpushare.interactive import tree_app
+
+        return tree_app.run(origin, make.snapshot, chosen)
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "textual":
+            raise
+        raise plugin_errors.PluginError(_WITHOUT_TEXTUAL.format(python=sys.executable)) from error
+    finally:
+        if isinstance(origin, live_cluster.LiveCluster):
+            origin.end()
+
+
+class Maker:
     """Builds the table from GPUNodes, and reads Nodes and the placer's profile again after _AROUND_SECONDS."""
 
     def __init__(
@@ -148,8 +186,10 @@ class _Maker:
         self._read_at = 0.0  # monotonic
 
     def __call__(self, gpu_nodes: Sequence[GpuNode]) -> Listing:
-        snapshot = self._with_usage(self._snapshot(gpu_nodes))
-        return _listing(self._kind)(snapshot, self._names, self._chosen, now=time.time())
+        return _listing(self._kind)(self.snapshot(gpu_nodes), self._names, self._chosen, now=time.time())
+
+    def snapshot(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
+        return self._with_usage(self._snapshot(gpu_nodes))
 
     def _snapshot(self, gpu_nodes: Sequence[GpuNode]) -> Snapshot:
         from kubectl_gpushare.source.snapshot import Snapshot

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import click
@@ -9,7 +10,7 @@ import click
 from gpushare import contract, errors, pod
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
-from kubectl_gpushare.output.values import field
+from kubectl_gpushare.output.values import Document, Page, field
 from kubectl_gpushare.source import chosen_source, inputs, workloads
 
 
@@ -39,13 +40,19 @@ def command(name: str, **params: Any) -> None:
       # Every candidate, as JSON
       kubectl gpushare why waiting -n ml -o json
     """
+    chosen = options.collect(params)
+    printing.show_page("PodReasons", *explained(chosen_source.from_options(chosen), chosen, name), chosen)
+
+
+def explained(
+    origin: chosen_source.Source, chosen: options.Options, name: str
+) -> tuple[Callable[[], Page], Callable[[], Document]]:
+    """Return functions that make the page and the document about a pod. Raises `PluginError`."""
     from gpushare.defragmentation import evicting
     from kubectl_gpushare.planning import reasons
     from kubectl_gpushare.views import pod_page as described
     from kubectl_gpushare.views import why
 
-    chosen = options.collect(params)
-    origin = chosen_source.from_options(chosen)
     meant = workloads.pod_meant(origin, chosen, name)
     manifest = meant.manifest
     name = pod.namespaced_name(manifest)[1]
@@ -72,9 +79,7 @@ def command(name: str, **params: Any) -> None:
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
         budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
-    printing.show_page(
-        "PodReasons",
+    return (
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
         lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},
-        chosen,
     )

@@ -107,6 +107,10 @@ class LiveCluster:
         paths = [_pods_path(namespace, labelSelector=labels, fieldSelector=field) for field in fields]
         return [item for items in self._lists(dict(enumerate(paths))).values() for item in items]
 
+    def unbound_pods(self) -> list[pod.PodJson]:
+        """Return the pods that ask for a share and are on no node."""
+        return self._list(_pods_path(labelSelector=_SHARE, fieldSelector="spec.nodeName="))
+
     def node_objects(self) -> list[node.NodeJson]:
         return self._list(_NODES)
 

@@ -15,7 +15,7 @@ from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import values
-from kubectl_gpushare.output.values import NONE, UNKNOWN, Column, Document, Listing, Row, Table, plain, sentence
+from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Usage, Used
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -117,16 +117,21 @@ def of_node(described: GpuNode, snapshot: Snapshot) -> NodeRow:
 
 
 def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
+    lines = [_row(row, now, with_used=with_used) for row in rows]
+    columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
+    return Table(columns, lines, *sums(rows, with_used=with_used), "nodes")
+
+
+def sums(rows: Sequence[NodeRow], *, with_used: bool) -> tuple[dict[str, str | Cell], str]:
+    """Return the cells of the row of totals, and a sentence about what is free."""
     gpus = [gpu for row in rows for gpu in row.gpus]
     total = gpu_summary.add_up(gpus)
-    lines = [_row(row, now, with_used=with_used) for row in rows]
-    totals = {
+    cells = {
         "GPUS": str(total.gpus),
         "MODEL": f"{len(rows)}-{'node' if len(rows) == 1 else 'nodes'}",
         **cell_figures.sum_cells(total, [part for row in rows for part in row.measured] if with_used else None),
     }
-    columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
-    return Table(columns, lines, totals, gpu_summary.free_sentence(gpus, total), "nodes")
+    return cells, gpu_summary.free_sentence(gpus, total)
 
 
 def document(rows: Sequence[NodeRow]) -> Document:

@@ -35,6 +35,7 @@ COLUMNS = (
     Column("ALLOCATION", wide=True, leave_out=10),
     Column("REASON", wide=True, least=20),
 )
+UNNAMED = "<not-yet-named>"
 _STYLES = {"Running": "good", "Reserved": "warn", as_kubectl.GATED: "warn", "Gone": "bad"}
 
 
@@ -93,13 +94,21 @@ def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = Non
             rows.append(_made(namespace, name, manifest, entry, there, snapshot))
     if not (chosen and chosen.selector):  # the labels of an unread pod are unknown
         rows += [
-            _made(entry.pod.namespace, entry.pod.name or "<not-yet-named>", None, entry, there, snapshot)
+            _made(entry.pod.namespace, entry.pod.name or UNNAMED, None, entry, there, snapshot)
             for entry in holders.values()
             if not chosen or not chosen.namespace or entry.pod.namespace == chosen.namespace
         ]
     key, largest_first = SORT_KEYS[sort_by or "name"]
     by_name = sorted(rows, key=SORT_KEYS["name"][0])
     return sorted(by_name, key=key, reverse=largest_first) if sort_by else by_name
+
+
+def on_gpu(entry: Allocation, manifest: pod.PodJson | None, gpu: gpu_summary.GpuSummary, snapshot: Snapshot) -> PodRow:
+    """Return the row of a pod, with only what it holds of this GPU."""
+    uuid = gpu.gpu.uuid
+    shares = tuple(dataclasses.replace(share, gpu_uuids=(uuid,)) for share in entry.shares if uuid in share.gpu_uuids)
+    part = dataclasses.replace(entry, shares=shares)
+    return _made(entry.pod.namespace, entry.pod.name or UNNAMED, manifest, part, {uuid: gpu}, snapshot)
 
 
 def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:

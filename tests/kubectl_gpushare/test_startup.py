@@ -24,6 +24,8 @@ NEVER = {
     "numpy",
     "prometheus_client",
     "grpc",
+    "textual",
+    "rich",
 }
 
 

@@ -1,0 +1,165 @@
+"""The widget of `top -i`: draws the rows on screen, between a line of headers and a line of totals.
+
+The columns are fitted as those of `top`. Only visible rows are drawn, so their widths would jump while scrolling: a
+column stays as wide as the widest cell that was seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from rich.style import Style
+from rich.text import Text
+from textual import events
+from textual.binding import BindingType
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from kubectl_gpushare.output import layout
+from kubectl_gpushare.output.terminal import Terminal
+from kubectl_gpushare.output.values import Column, Table
+from kubectl_gpushare.views import gpu_tree
+from kubectl_gpushare.views.gpu_tree import ClusterTree, Key, TreeRow
+
+_AROUND = 2  # lines: headers and totals
+_SELECTED = Style(reverse=True)
+
+
+class TreeTable(ScrollView, can_focus=True):
+    """A list of rows with a selected one. `place` says which characters and colours the terminal has."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        ("up,k", "move(-1)"),
+        ("down,j", "move(1)"),
+        ("pageup", "page(-1)"),
+        ("pagedown", "page(1)"),
+        ("home,g", "to_end(False)"),
+        ("end,G", "to_end(True)"),
+    ]
+
+    class Toggled(Message):
+        """The selected row is to be opened or closed."""
+
+    def __init__(self, place: Terminal) -> None:
+        super().__init__()
+        self._place = place
+        self._tree: ClusterTree | None = None
+        self._rows: Sequence[TreeRow] = ()
+        self._index: Mapping[Key, int] = {}
+        self._cursor = 0
+        self._widest: dict[str, int] = {}  # characters, by header
+        self._lines: tuple[tuple[int, ...], list[Strip]] | None = None  # what they depend on, and the drawn lines
+        self._sort_by = ""
+        self.left_out: tuple[str, ...] = ()  # headers of columns that the terminal has no room for
+
+    @property
+    def selected(self) -> TreeRow | None:
+        return self._rows[self._cursor] if self._rows else None
+
+    def show(self, tree: ClusterTree, rows: Sequence[TreeRow], *, sort_by: str = "", select: Key | None = None) -> None:
+        """Show these rows. The selected one, or `select`, stays selected and in its line."""
+        before = self.selected
+        key = select or (before.key if before else None)
+        line = self._cursor - self.scroll_offset.y
+        self._tree, self._rows, self._sort_by = tree, rows, sort_by
+        self._index = {row.key: number for number, row in enumerate(rows)}
+        near = min(self._cursor, max(0, len(rows) - 1))  # the selected row is gone
+        self._cursor = self._index.get(key, near) if key else near
+        self.virtual_size = Size(self.size.width, len(rows) + _AROUND)
+        self._changed()
+        self.scroll_to(y=self._cursor - line, animate=False)
+        self._keep_in_view()
+
+    def select(self, index: int) -> None:
+        self._cursor = max(0, min(index, len(self._rows) - 1))
+        self._keep_in_view()
+        self._changed()
+
+    def action_move(self, lines: int) -> None:
+        self.select(self._cursor + lines)
+
+    def action_page(self, pages: int) -> None:
+        self.select(self._cursor + pages * max(1, self._visible - 1))
+
+    def action_to_end(self, last: bool) -> None:
+        self.select(len(self._rows) - 1 if last else 0)
+
+    def select_parent(self) -> None:
+        if (row := self.selected) is not None:
+            above = range(self._cursor - 1, -1, -1)
+            self.select(next((place for place in above if self._rows[place].depth < row.depth), self._cursor))
+
+    def on_resize(self, event: events.Resize) -> None:
+        self._widest.clear()
+        self.virtual_size = Size(event.size.width, len(self._rows) + _AROUND)
+        self._keep_in_view()
+        self._changed()
+
+    def on_click(self, event: events.Click) -> None:
+        row = self.scroll_offset.y + event.y - 1
+        if 0 < event.y < self.size.height - 1 and row < len(self._rows):
+            again = row == self._cursor
+            self.select(row)
+            if again:
+                self.post_message(self.Toggled())
+
+    def render_line(self, y: int) -> Strip:
+        lines = self._drawn()
+        return lines[y] if y < len(lines) else Strip.blank(self.size.width)
+
+    @property
+    def _visible(self) -> int:
+        return max(0, self.size.height - _AROUND)
+
+    def _changed(self) -> None:
+        self._lines = None
+        self.refresh()
+
+    def _keep_in_view(self) -> None:
+        first = self.scroll_offset.y
+        if self._cursor < first:
+            self.scroll_to(y=self._cursor, animate=False)
+        elif self._visible and self._cursor >= first + self._visible:
+            self.scroll_to(y=self._cursor - self._visible + 1, animate=False)
+
+    def _drawn(self) -> list[Strip]:
+        depends_on = (self.scroll_offset.y, *self.size)
+        if self._lines is None or self._lines[0] != depends_on:
+            self._lines = depends_on, self._draw(*depends_on)
+        return self._lines[1]
+
+    def _draw(self, first: int, width: int, height: int) -> list[Strip]:
+        if self._tree is None or not width:
+            return []
+        marks = ("▸", "▾", "│") if self._place.unicode else ("+", "-", "|")
+        shown = self._rows[first : first + self._visible]
+        drawn = [gpu_tree.cells(self._tree, row, marks=marks) for row in shown]
+        columns = tuple(self._titled(column) for column in self._tree.columns)
+        totals = self._tree.totals
+        ruler = []
+        for place, column in enumerate(self._tree.columns):
+            seen = [row[place] for row in drawn]
+            widest = max((len(cell if isinstance(cell, str) else cell.text) for cell in seen), default=0)
+            self._widest[column.header] = max(widest, self._widest.get(column.header, 0))
+            ruler.append("x" * self._widest[column.header])
+        pairs = zip(columns, self._tree.columns, strict=True)
+        named = {title.header: totals[column.header] for title, column in pairs if column.header in totals}
+        here = Terminal(width, height, self._place.colours, self._place.unicode)
+        text, self.left_out = layout.draw(Table(columns, [*drawn, ruler], named), here)
+        lines = [text[0], *text[1 : len(drawn) + 1], *[""] * (self._visible - len(drawn)), text[-1]]
+        strips = [self._strip(line, width) for line in lines]
+        at = self._cursor - first + 1
+        if shown and 0 < at <= len(shown):
+            strips[at] = strips[at].apply_style(_SELECTED)
+        return strips
+
+    def _titled(self, column: Column) -> Column:
+        if column.header.lower() != self._sort_by or column.header == "NAME":
+            return column
+        return column._replace(header=f"{column.header}{'▼' if self._place.unicode else '*'}")
+
+    def _strip(self, line: str, width: int) -> Strip:
+        return Strip(Text.from_ansi(line).render(self.app.console)).adjust_cell_length(width)
