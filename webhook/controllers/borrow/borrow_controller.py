@@ -142,27 +142,22 @@ class BorrowController:
         """Send an Event for each GPU that has shares and no placeholder, or one that leaves."""
         used, leaving = borrowing.used_gpus(node), {one.uid: one for one in here if one.leaves and one.has_gpu}
         exposed = borrowing.exposed(node, here)
-        now = set[tuple[str, str]]()
+        now: dict[tuple[str, str], tuple[str, str]] = {}
         for gpu in node.gpus:
             where = f"GPU {gpu.index} ({gpu.uuid})"
             if gpu.uuid in exposed:
-                now.add((node.name, gpu.uuid))
-                reason = contract.EVENT_PLACEHOLDER_LOST
                 note = (
                     f"{where} has shares, but its placeholder has ended: until another placeholder has it, the other "
                 )
                 note += "device plugin may give it to a pod. It takes no new shares"
+                now[node.name, gpu.uuid] = contract.EVENT_PLACEHOLDER_LOST, note
             elif gpu.uuid in used and gpu.owner in leaving:
-                now.add((node.name, gpu.owner))
-                reason = contract.EVENT_GPU_RECLAIMED
                 note = f"{where} takes no new shares, and goes back to its device plugin when its shares have ended: "
                 note += f"its placeholder {leaving[gpu.owner].name} was preempted, evicted or deleted"
-            else:
-                continue
-            if not now <= self._warned:
-                self.warn(node.name, reason, note)
-                self._warned |= now
-        self._warned = {known for known in self._warned if known[0] != node.name} | now
+                now[node.name, gpu.owner] = contract.EVENT_GPU_RECLAIMED, note
+        for key in now.keys() - self._warned:
+            self.warn(node.name, *now[key])
+        self._warned = {known for known in self._warned if known[0] != node.name} | now.keys()
 
     async def reconcile(self, waiting: Refusals) -> tuple[list[tuple[Pod, Refusal]], list[tuple[Pod, Refusal]]]:
         """Ask for GPUs and give idle ones back.

@@ -1,7 +1,7 @@
 """Packs the pods that lack room onto GPUs that could be borrowed, one GPU more at a time, so that few are borrowed.
 
-Nodes whose other device plugin has a free GPU come first. Where all are in use, the placeholder waits in the scheduler's
-queue like any other pod. The placement engine decides what fits.
+Nodes where a GPU is free come first. If none is, the placeholder waits in the scheduler's queue like any other pod. The
+placement engine decides what fits.
 """
 
 from __future__ import annotations
