@@ -133,12 +133,15 @@ def test_quota_priority_and_settings_agree() -> None:
 
 def test_both_components_may_be_installed(cluster: Cluster) -> None:
     cluster.kubectl(
-        "apply", "--server-side", "--force-conflicts", *(each.replace("borrow", "demand") for each in FILES)
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        *(each.replace("components/borrow", "components/demand") for each in FILES),
     )
     try:
         assert refusal(cluster, manifest()) == ""
     finally:
-        cluster.kubectl("delete", FILES[-1].replace("borrow", "demand"), "--ignore-not-found")
+        cluster.kubectl("delete", FILES[-1].replace("components/borrow", "components/demand"), "--ignore-not-found")
 
 
 def test_a_placeholder_has_one_gpu(cluster: Cluster) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -100,7 +100,7 @@ class Cluster:
 
         self.store.change(NODE, change)
 
-    async def round(self, *waiting: dict[str, Any]) -> list[str]:
+    async def round(self, *waiting: dict[str, Any]) -> Sequence[str]:
         """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed."""
         await self.controller.tend()
         refused = []
