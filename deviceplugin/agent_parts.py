@@ -343,6 +343,7 @@ class AgentParts:
             modes.recount()
             shares.memory_limits.refresh()
             hardware.mig_shares.wake.set()
+            hardware.owners_wake.set()
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)

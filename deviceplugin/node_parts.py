@@ -155,6 +155,7 @@ class HardwareParts:
             pods=cluster.pods.known,
             uuids=lambda: [gpu.uuid for gpu in state.seen.gpus],
             node=cluster.gpunode.now,
+            identify=cluster.identify,
             wake=self.owners_wake,
         )
         state.in_force.wake(self.owners_wake)

@@ -1,10 +1,10 @@
 """Borrowed GPUs: which GPUs of another device plugin take shares, and which placeholders to create and delete. Pure.
 
 A *placeholder* is a pod that has one whole GPU of the other plugin, so that no other pod can get it. The GPU takes
-shares while the node's agent and the ledger name the same placeholder. A placeholder that is deleted, by any client,
-keeps its GPU until the placer ends it. Before that, the ledger marks the GPU as given back, in the object that every
-share on it is written to, and only if it has none. So a GPU never has a share and a whole-GPU pod, whatever the order
-of writes, retries and crashes.
+shares while the node's agent and the ledger name the same placeholder. Before a placeholder ends, the ledger marks it,
+in the object that every share on its GPU is written to, and only if there is none. One that is deleted by another
+client keeps its GPU until then. So a GPU never has a share and a whole-GPU pod, whatever the order of writes, retries
+and crashes.
 """
 
 from __future__ import annotations
@@ -22,7 +22,6 @@ _SHARING_LABEL: Final = "nvidia.com/gpu.sharing-strategy"
 _REPLICAS_LABEL: Final = "nvidia.com/gpu.replicas"
 _MIG_LABEL: Final = "nvidia.com/mig.strategy"
 _PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
-_GIVEN_BACK: Final = "-"  # before the UID of the last placeholder, in the ledger
 _WHOLE: Final = "only whole GPUs can be borrowed"
 
 
@@ -124,37 +123,45 @@ def idle(node: GpuNode, placeholders: Iterable[Placeholder], kept: Collection[st
     ]
 
 
-def borrow(node: GpuNode, placeholders: Iterable[Placeholder]) -> GpuNode:
+def borrow(node: GpuNode, placeholders: Collection[Placeholder], given_back: Collection[str] = ()) -> GpuNode:
     """Return the node that borrows the GPUs of these placeholders; the same object if it does already.
 
-    A GPU whose placeholder leaves takes no new share, and is marked once it has none. A marked GPU is not borrowed
-    again by the same placeholder, so that another placer with an older list of placeholders cannot undo the mark.
+    given_back: UIDs of placeholders that the placer wants to delete. The GPU of one that leaves takes no new share.
+    Both are marked once their GPU has none. A marked placeholder's GPU is never borrowed again, so that another placer
+    with an older list of placeholders cannot undo the mark.
     """
     used, there = used_gpus(node), {one.uid: one for one in placeholders if one.has_gpu}
-    borrowed = {}
+    marks, borrowed = frozenset(node.borrowed.values()), dict[str, str]()
     for gpu in node.gpus:
-        now, one = node.borrowed.get(gpu.uuid, ""), there.get(gpu.owner)
-        if now == _GIVEN_BACK + gpu.owner:
-            borrowed[gpu.uuid] = now
+        one = there.get(gpu.owner)
+        if mark(gpu.owner) in marks:
+            borrowed[gpu.uuid] = mark(gpu.owner)
+        elif one is not None and gpu.uuid not in used and (one.leaves or one.uid in given_back):
+            borrowed[gpu.uuid] = mark(one.uid)
         elif one is not None and not one.leaves:
             borrowed[gpu.uuid] = one.uid
-        elif one is not None and gpu.uuid not in used:
-            borrowed[gpu.uuid] = _GIVEN_BACK + one.uid
+    if node.gpus and not exposed(node, placeholders):  # otherwise one without a report may have the GPU of shares
+        unreported = there.keys() - {gpu.owner for gpu in node.gpus}
+        borrowed |= {uid: mark(uid) for uid in unreported if there[uid].leaves}
     return node if borrowed == node.borrowed else node.borrowing(borrowed)
 
 
-def may_end(node: GpuNode, placeholders: Iterable[Placeholder], one: Placeholder) -> bool:
-    """Whether the GPU of a placeholder that leaves has no share, and gets none. `node`: as stored after `borrow`."""
-    gpu = next((gpu for gpu in node.gpus if gpu.owner == one.uid), None)
-    if gpu is None:  # it may have the GPU of shares that the agent has not reported
-        return bool(node.gpus) and not exposed(node, placeholders)
-    return node.borrowed.get(gpu.uuid) == _GIVEN_BACK + one.uid and gpu.uuid not in used_gpus(node)
+def mark(uid: str) -> str:
+    """Return the ledger's mark of a placeholder whose GPU is given back: its processes may end."""
+    return f"-{uid}"
+
+
+def may_end(node: GpuNode, uid: str) -> bool:
+    """Whether the placeholder's GPU has no share, and gets none; `node`: as stored after `borrow`."""
+    used = used_gpus(node)
+    return mark(uid) in node.borrowed.values() and not any(gpu.uuid in used for gpu in node.gpus if gpu.owner == uid)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Plan:
-    """For one node: the placeholders to delete, and how many to create."""
+    """For one node: the placeholders to give back, those to delete without a known GPU, and how many to create."""
 
+    give_back: tuple[Placeholder, ...] = ()
     delete: tuple[Placeholder, ...] = ()
     create: int = 0
 
@@ -183,11 +190,13 @@ def plan(
     wanted = max(wanted + len(exposed(node, placeholders)), bounds.least - (len(bound) - len(coming)))
     needed = max(0, wanted - len(coming))
     spare = max(0, len(bound) + min(len(pending), needed) - bounds.least)
+    spared = [one for one in bound if one.uid in idle_long][:spare]
     return Plan(
+        give_back=tuple(one for one in spared if one.uid in reported),
         delete=(
             *(one for one in there if one.has_ended),
             *pending[needed:],
-            *[one for one in bound if one.uid in idle_long][:spare],
+            *(one for one in spared if one.uid not in reported),
         ),
         create=min(max(0, needed - len(pending)), max(0, bounds.most - len(bound) - leaving - len(pending)), most),
     )

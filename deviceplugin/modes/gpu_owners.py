@@ -10,12 +10,17 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import os
+import signal
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Final
 
+from deviceplugin.arbiter.socket_server import Identify
+from deviceplugin.host import kernel_process
 from deviceplugin.state.node_state import Observable
 from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
-from gpushare import contract, pod
+from gpushare import borrowing, contract, pod
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 
@@ -41,11 +46,31 @@ def owners(held: Iterable[ContainerDevices], pods: Iterable[PodJson], uuids: Col
     return found
 
 
+def end(uids: Collection[str], identify: Identify, proc: Path = kernel_process.PROC) -> int:
+    """Kill the processes of these pods; return how many. Raises PermissionError without the capability KILL.
+
+    A kubelet does not shorten a grace period that has begun, so it would end such a pod only after weeks.
+    """
+    count = 0
+    for pid in (int(entry.name) for entry in proc.iterdir() if entry.name.isdecimal()):
+        with contextlib.suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(pid)
+            try:  # of the pod that the process of this descriptor is in, even if the pid was reused before
+                found = identify(pid)
+                if isinstance(found, kernel_process.Container) and found.pod_uid in uids:
+                    signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+                    count += 1
+            finally:
+                os.close(descriptor)
+    return count
+
+
 class GpuOwners:
     """Keeps `state`, the owners, None until they are known. wake: set when a pod of the node may have changed.
 
     is_borrowing: whether the node's GPUs are another plugin's. held, pods: the containers with devices, and the node's
-    pods, None while they are unknown. uuids: the GPUs. node: the GPUNode, None while unknown.
+    pods, None while they are unknown. uuids: the GPUs. node: the GPUNode, None while unknown. identify: finds the container
+    of a process.
     """
 
     def __init__(
@@ -57,10 +82,12 @@ class GpuOwners:
         pods: Callable[[], Sequence[PodJson] | None],
         uuids: Callable[[], Collection[str]],
         node: Callable[[], GpuNode | None],
+        identify: Identify,
         wake: asyncio.Event,
     ) -> None:
         self._state, self._is_borrowing, self._held = state, is_borrowing, held
         self._pods, self._uuids, self._node, self._wake = pods, uuids, node, wake
+        self._identify = identify
 
     async def run(self) -> None:
         while True:
@@ -80,6 +107,21 @@ class GpuOwners:
             logger.warning("It is unknown which pods have the GPUs", extra={"err": str(error)})
             return
         self._state.publish(owners(held, known, self._uuids()))
+        await self._end_marked(known)
+
+    async def _end_marked(self, known: Sequence[PodJson]) -> None:
+        """End the placeholders that the ledger has marked: their GPU has no share, and gets none."""
+        node = self._node()
+        marks = frozenset(node.borrowed.values()) if node is not None else frozenset[str]()
+        uids = {uid for each in known if not pod.is_terminal(each) and borrowing.mark(uid := pod.uid(each)) in marks}
+        if node is None or not uids or not all(borrowing.may_end(node, uid) for uid in uids):
+            return
+        try:
+            if count := await asyncio.to_thread(end, uids, self._identify):
+                logger.info("Ended placeholders", extra={"uids": sorted(uids), "processes": count})
+        except PermissionError:
+            problem = "the agent lacks the capability KILL (config/components/borrow)"
+            logger.warning("Could not end placeholders", extra={"uids": sorted(uids), "err": problem})
 
     def of(self, uuid: str) -> str:
         """Return the last known owner of a GPU."""

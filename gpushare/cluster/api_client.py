@@ -140,7 +140,7 @@ class ApiClient:
     ) -> dict[str, Any]:
         """DELETE the object at `path`; with `uid`, raise Conflict if the object has another UID.
 
-        grace_seconds: how long a pod may take to end; also shortens the time of one that is being deleted.
+        grace_seconds: how long a pod may take to end.
         """
         options = {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}

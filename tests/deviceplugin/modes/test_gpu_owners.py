@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import signal
+import subprocess
 from collections.abc import Sequence
 from typing import Any
 
+from deviceplugin.host.kernel_process import Container
+from deviceplugin.modes import gpu_owners
 from deviceplugin.modes.gpu_owners import GpuOwners, owners
 from deviceplugin.state.node_state import Observable
 from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
 from gpushare import contract
+from gpushare.refusal import Refusal
 from tests import builders
 
 A, B = "GPU-a", "GPU-b"
@@ -18,6 +23,11 @@ A, B = "GPU-a", "GPU-b"
 
 def held(name: str, device: str, *, namespace: str = contract.BORROW_NAMESPACE) -> ContainerDevices:
     return ContainerDevices(namespace, name, "placeholder", contract.BORROWED_RESOURCE, (device,))
+
+
+def kernel_process_of(pid: int) -> Container | Refusal:
+    """Say that no process is in a pod."""
+    return Refusal(f"{pid} is in no pod")
 
 
 def placeholder(name: str, *, phase: str = "Running") -> dict[str, Any]:
@@ -51,6 +61,7 @@ async def test_owners_are_kept_while_the_kubelet_does_not_answer() -> None:
         held=ask,
         pods=lambda: [placeholder("p1")],
         uuids=lambda: (A, B),
+        identify=kernel_process_of,
         node=lambda: dataclasses.replace(before, gpus=(gpu,)),
         wake=asyncio.Event(),
     )
@@ -66,3 +77,18 @@ async def test_owners_are_kept_while_the_kubelet_does_not_answer() -> None:
         known.foreign([A, B])
         == f"{A} belongs to another device plugin, and no placeholder has it: wait, or delete the pod"
     )
+
+
+def test_only_processes_of_marked_placeholders_are_ended() -> None:
+    with subprocess.Popen(["sleep", "60"]) as marked, subprocess.Popen(["sleep", "60"]) as other:
+        pods = {marked.pid: "uid-p1", other.pid: "uid-p2"}
+
+        def identify(pid: int) -> Container | Refusal:
+            return Container(pods[pid], "c") if pid in pods else kernel_process_of(pid)
+
+        try:
+            assert gpu_owners.end({"uid-p1"}, identify) == 1
+            assert marked.wait(10) == -signal.SIGKILL
+            assert other.poll() is None
+        finally:
+            other.kill()

@@ -37,6 +37,13 @@ class World:
         self.number += 1
         return f"{prefix}-{self.number}"
 
+    def end_marked(self) -> None:
+        """The placer deletes the placeholders that it has marked, or the agent ends their processes, or later."""
+        for uid in list(self.pods):
+            if borrowing.may_end(self.stored, uid) and not self.is_slow():
+                self.pods.pop(uid)
+                self.holder = {uuid: "" if held == uid else held for uuid, held in self.holder.items()}
+
     def is_slow(self) -> bool:
         return self.random.random() < 0.3
 
@@ -119,15 +126,15 @@ class World:
         self.seen[leader] = self.stored, seen
         if dies == 1:
             return
-        for one in seen:
-            if one.leaves and borrowing.may_end(self.stored, seen, one):
-                self.pods.pop(one.uid, None)
-                self.holder = {uuid: "" if uid == one.uid else uid for uuid, uid in self.holder.items()}
+        self.end_marked()
         if dies == 2:
             return
         idle = {one.uid for one in borrowing.idle(self.stored, seen, ()) if self.is_slow()}
         wanted = self.random.randrange(GPUS)
         plan = borrowing.plan(self.stored, seen, Bounds(0, GPUS), wanted=wanted, idle_long=idle, most=GPUS)
+        self.write(borrowing.borrow(self.stored, seen, {one.uid for one in plan.give_back}))
+        self.seen[leader] = self.stored, seen
+        self.end_marked()
         for one in plan.delete:
             if one.uid in self.pods and self.pods[one.uid].is_bound:
                 self.pods[one.uid] = dataclasses.replace(self.pods[one.uid], leaves=True)
@@ -149,6 +156,7 @@ STEPS_OF_ALL: list[Callable[[World], None]] = [
     World.bind,
     World.preempt,
     World.recreate,
+    World.end_marked,
     World.report,
     World.reserve,
     World.reserve,

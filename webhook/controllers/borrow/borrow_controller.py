@@ -1,8 +1,8 @@
 """The borrow controller: keeps placeholders and the ledger in step with the GPUs that shares need, and says so.
 
-In each round of the placer it first borrows the GPUs that placeholders have got, and ends placeholders whose GPU has no
-share (`tend`). After the gated pods have had their turn it asks for more GPUs, and gives idle ones back (`reconcile`).
-It reads the placeholders from the API server each time, so that the next placer continues where this one ended.
+In each round of the placer it first borrows the GPUs that placeholders have got, and marks those that leave (`tend`).
+After the gated pods have had their turn it asks for more GPUs, and gives idle ones back (`reconcile`). It reads the
+placeholders from the API server each time, so that the next placer continues where this one ended.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import collections
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gpushare import borrowing, contract, errors
@@ -62,7 +62,7 @@ class BorrowClient(Protocol):
         """Create an object in the collection at `path`, and return it as stored."""
 
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
-        """Delete the pod at `path` with this UID, or shorten the grace period of one that is being deleted."""
+        """Delete the pod at `path` with this UID."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -118,23 +118,23 @@ class BorrowController:
         self._is_active = bool(listed)
         self.report(sum(len(_borrowed(node)) for node in nodes.values()))
 
-    async def _tend(self, node: GpuNode, here: Sequence[Placeholder]) -> None:
+    async def _tend(self, node: GpuNode, here: Sequence[Placeholder], given_back: Collection[str] = ()) -> None:
+        """Write what is borrowed; delete placeholders that are marked, once the ledger is stored."""
+
         def change(stored: GpuNode) -> GpuNode:
             if stored.version != node.version:
                 raise errors.LedgerError("it has changed since the placeholders were listed")
-            return borrowing.borrow(stored, here)
+            return borrowing.borrow(stored, here, given_back)
 
-        leaving = [one for one in here if one.leaves]
         try:
-            after = node if borrowing.borrow(node, here) is node else await self.store.commit(node.name, change)
-            if leaving:
-                await self.store.refresh(node.name)  # the agent may have reported a GPU meanwhile
-                after = next((each for each in self.store.stored() if each.name == node.name), after)
+            is_same = borrowing.borrow(node, here, given_back) is node
+            after = node if is_same else await self.store.commit(node.name, change)
         except (ledger_store.UnreachableError, errors.LedgerError) as error:
             logger.info("Could not borrow GPUs now", extra={"node": node.name, "err": str(error)})
             return  # the next round retries
-        for one in leaving:
-            if borrowing.may_end(after, here, one):
+        for one in here:
+            # The agent ends one that leaves already: the kubelet does not shorten the grace period that has begun.
+            if not one.leaves and borrowing.may_end(after, one.uid):
                 await self._delete(one, grace_seconds=END_SECONDS)
         self._report_trouble(after, here)
 
@@ -228,6 +228,11 @@ class BorrowController:
                 most=max(0, left),
             )
             try:
+                if plan.give_back:
+                    node = next((each for each in self.store.stored() if each.name == name), node)
+                    listed = (await self.api.list(placeholders.PODS_PATH, keep=placeholders.read)).items
+                    here = [one for one in listed if one.node == name]
+                    await self._tend(node, here, [one.uid for one in plan.give_back])
                 for one in plan.delete:
                     await self._delete(one)
                 for _ in range(plan.create):
