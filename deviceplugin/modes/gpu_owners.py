@@ -69,8 +69,8 @@ class GpuOwners:
     """Keeps `state`, the owners, None until they are known. wake: set when a pod of the node may have changed.
 
     is_borrowing: whether the node's GPUs are another plugin's. held, pods: the containers with devices, and the node's
-    pods, None while they are unknown. uuids: the GPUs. node: the GPUNode, None while unknown. identify: finds the container
-    of a process.
+    pods, None while they are unknown. uuids: the GPUs. node: the GPUNode, None while unknown. identify: finds the
+    container of a process.
     """
 
     def __init__(

@@ -5,7 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -23,25 +26,21 @@ PLACEHOLDERS = f"/api/v1/namespaces/{contract.BORROW_NAMESPACE}/pods"
 
 @contextlib.contextmanager
 def lent(lab: access.Access, layout: lab_layout.Layout, *more: str) -> Iterator[None]:
-    """Install the component, and let another plugin give the GPUs of the node."""
-    system = f"--namespace={contract.SYSTEM_NAMESPACE}"
+    """Install the component, and let another plugin give the GPUs of the node; `more`: flags of the webhook."""
     (node,) = layout.nodes
-    webhook = json.loads(lab.kubectl("get", system, "deployment/gpushare-webhook", "--output=json"))
-    container = webhook["spec"]["template"]["spec"]["containers"][0]
-    for name in ("namespace", "template", "rights", "policy"):
-        documents = manifests.documents(COMPONENT / f"{name}.yaml")
-        for document in documents:
-            if document["kind"] == "PodTemplate":
-                (placeholder,) = document["template"]["spec"]["containers"]
-                placeholder["image"] = container["image"]
-        lab.kubectl("apply", "--server-side", "--filename=-", input=yaml.safe_dump_all(documents))
+    with tempfile.TemporaryDirectory(prefix="borrow-", dir="/tmp") as scratch:
+        add = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag} for flag in more]
+        target = {"kind": "Deployment", "name": "gpushare-webhook"}
+        wanted = {
+            "resources": [os.path.relpath(gpushare.MANIFESTS, scratch)],
+            "components": [os.path.relpath(COMPONENT, scratch)],
+            "patches": [{"target": target, "patch": json.dumps(add)}],
+        }
+        (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
+        lab.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={scratch}")
     uuids = [gpu.uuid for gpu in Observer(lab, "default").gpunode().gpus]
     lab.kubectl("label", "node", node.name, f"{contract.BORROW_LABEL}={len(uuids)}")
-    directory = layout.kubelet_directory(node) / "device-plugins"
-    with other_plugin.running(directory, uuids):
-        arguments = [*container["args"], f"--borrow-max-gpus={len(uuids)}", *more]
-        patch = [{"op": "replace", "path": "/spec/template/spec/containers/0/args", "value": arguments}]
-        lab.kubectl("patch", system, "deployment/gpushare-webhook", "--type=json", f"--patch={json.dumps(patch)}")
+    with other_plugin.running(layout.kubelet_directory(node) / "device-plugins", uuids):
         gpushare.ready(layout, lab)
         has = "--for=jsonpath={.status.allocatable.nvidia\\.com/gpu}"
         lab.kubectl("wait", f"node/{node.name}", f"{has}={len(uuids)}", "--timeout=60s")

@@ -11,7 +11,7 @@ from typing import Any
 
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.modes import gpu_owners
-from deviceplugin.modes.gpu_owners import GpuOwners, owners
+from deviceplugin.modes.gpu_owners import GpuOwners, Owners, owners
 from deviceplugin.state.node_state import Observable
 from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
 from gpushare import contract
@@ -38,7 +38,10 @@ def placeholder(name: str, *, phase: str = "Running") -> dict[str, Any]:
 
 def test_a_gpu_belongs_to_the_living_placeholder_that_has_it() -> None:
     pods = [placeholder("p1"), placeholder("p2", phase="Failed")]
-    of = lambda *devices: owners(devices, pods, (A, B))  # noqa: E731
+
+    def of(*devices: ContainerDevices) -> Owners:
+        return owners(devices, pods, (A, B))
+
     assert of(held("p1", A), held("p2", B)) == {A: "uid-p1", B: contract.OTHER_OWNER}
     assert of(held("p1", A, namespace="default")) == {A: contract.OTHER_OWNER, B: contract.OTHER_OWNER}
     assert of(held("unknown", A))[A] == contract.OTHER_OWNER
