@@ -158,7 +158,7 @@ def may_end(node: GpuNode, uid: str) -> bool:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Plan:
+class BorrowPlan:
     """For one node: the placeholders to give back, those to delete without a known GPU, and how many to create."""
 
     give_back: tuple[Placeholder, ...] = ()
@@ -174,8 +174,8 @@ def plan(
     wanted: int,
     idle_long: Collection[str],
     most: int,
-) -> Plan:
-    """Plan what to do on one node.
+) -> BorrowPlan:
+    """BorrowPlan what to do on one node.
 
     placeholders: those of the node. wanted: how many more GPUs waiting pods need there. idle_long: UIDs of those whose
     GPU has been idle for long enough, and is not needed. most: how many placeholders may be created.
@@ -191,7 +191,7 @@ def plan(
     needed = max(0, wanted - len(coming))
     spare = max(0, len(bound) + min(len(pending), needed) - bounds.least)
     spared = [one for one in bound if one.uid in idle_long][:spare]
-    return Plan(
+    return BorrowPlan(
         give_back=tuple(one for one in spared if one.uid in reported),
         delete=(
             *(one for one in there if one.has_ended),

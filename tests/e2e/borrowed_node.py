@@ -15,7 +15,8 @@ import yaml
 
 from deviceplugin.state import pod_resources
 from gpushare import contract, ledger
-from lab import access, gpushare, lab_layout, other_plugin
+from lab import access, gpushare, lab_layout
+from tests import other_plugin
 from tests.config import manifests
 from tests.e2e.observation import Observer
 from tests.e2e.test_life_of_a_pod import sleeper

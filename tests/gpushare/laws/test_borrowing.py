@@ -92,7 +92,7 @@ class World:
             for gpu in self.stored.gpus
         )
         stored = dataclasses.replace(self.stored, gpus=tuple(gpus))
-        self.write(codec.read(codec.to_document(stored)))  # the owners decide anew which GPUs are unowned
+        self.write(codec.read(codec.to_document(stored)))  # the owners decide again which GPUs are unowned
 
     def reserve(self) -> None:
         """A replica places a share by what it has read, which may be old."""

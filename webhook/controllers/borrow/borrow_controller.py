@@ -21,7 +21,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers.borrow import borrow_packing, placeholders
-from webhook.controllers.borrow.borrow_packing import Lender, Packing
+from webhook.controllers.borrow.borrow_packing import BorrowPacking, Lender
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 from webhook.store.ledger_store import ScratchStore
@@ -207,7 +207,7 @@ class BorrowController:
             lenders.append(Lender(node, bounds, refusal, free, room, len(_borrowed(node))))
         return lenders
 
-    async def _write(self, lenders: Sequence[Lender], packing: Packing, left: int) -> dict[str, str]:
+    async def _write(self, lenders: Sequence[Lender], packing: BorrowPacking, left: int) -> dict[str, str]:
         """Create and delete placeholders; return, by node, why that failed."""
         failed: dict[str, str] = {}
         lending, template = {lender.node.name: lender for lender in lenders}, None
@@ -247,7 +247,7 @@ class BorrowController:
         return failed
 
     def _idle_long(
-        self, node: GpuNode, here: Sequence[Placeholder], packing: Packing, seconds: float, now: float
+        self, node: GpuNode, here: Sequence[Placeholder], packing: BorrowPacking, seconds: float, now: float
     ) -> set[str]:
         """Return the UIDs of the placeholders whose GPU has been idle for so long."""
         idle = {one.uid for one in borrowing.idle(node, here, packing.kept)}
@@ -261,7 +261,7 @@ class BorrowController:
         used = borrowing.used_gpus(node) if node is not None else frozenset[str]()
         return node is not None and any(gpu.owner in leaving and gpu.uuid in used for gpu in node.gpus)
 
-    def _end(self, node: str, packing: Packing, failed: Mapping[str, str]) -> str:
+    def _end(self, node: str, packing: BorrowPacking, failed: Mapping[str, str]) -> str:
         """Return the end of the reason of a pod that a GPU of this node is asked for."""
         if node in failed:
             return f"; borrows no GPU of {node}: {failed[node]}"

@@ -39,7 +39,7 @@ class Lender:
 
 
 @dataclasses.dataclass(slots=True)
-class Packing:
+class BorrowPacking:
     """How many GPUs to borrow by node; borrowed ones that waiting pods need; by pod UID, the node, or why none."""
 
     wanted: dict[str, int] = dataclasses.field(default_factory=dict)
@@ -54,7 +54,7 @@ class _Packer:
         self._lenders = sorted(lenders, key=lambda one: (-one.borrowed, -one.free, one.node.name))
         self._nodes: dict[str, GpuNode] = {}  # with what was packed onto them
         self._refused: dict[str, str] = {}  # by kind of pod
-        self.packing = Packing()
+        self.packing = BorrowPacking()
 
     async def add(self, pod: Pod, request: Request) -> None:
         await asyncio.sleep(0)
@@ -134,7 +134,7 @@ async def pack(
     reservation: Reservation,
     *,
     most: int,
-) -> Packing:
+) -> BorrowPacking:
     """Pack the pods in this order; `most`: how many GPUs may be borrowed in addition. The caller closes `scratch`."""
     packer = _Packer(scratch, reservation, lenders, most)
     for pod, request in waiting if lenders else ():
