@@ -38,7 +38,7 @@ PAUSE_SECONDS = (0.5, 3.0)
 BACK_SECONDS = 180.0
 MAX_PODS = 10
 KINDS = ("share", "share", "share", "whole", "end", "end", "end", "placeholder", "agent", "webhook")
-RARE = {"placeholder": 0.5, "agent": 0.15, "webhook": 0.15}  # how often such a step is done at all
+RARE = {"placeholder": 0.5, "agent": 0.3, "webhook": 0.3}  # how often such a step is done at all
 
 
 class Watch(threading.Thread):

@@ -142,7 +142,7 @@ class ApiClient:
 
         grace_seconds: how long a pod may take to end.
         """
-        options = {"preconditions": {"uid": uid}} if uid else {}
+        options: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
         options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
         body = {"apiVersion": "v1", "kind": "DeleteOptions", **options} if options else None
         return await self._call("DELETE", path, query or {}, body=body)
