@@ -55,14 +55,14 @@ def running(directory: Path, uuids: Sequence[str]) -> Iterator[None]:
     """Serve these GPUs to the kubelet whose device plugin directory this is, and register with it once."""
     ended = threading.Event()
     server = grpc.server(futures.ThreadPoolExecutor(max_workers=8))
-    services.add_DevicePluginServicer_to_server(_WholeGpus(uuids, ended), server)  # type: ignore[no-untyped-call]
+    services.add_DevicePluginServicer_to_server(_WholeGpus(uuids, ended), server)
     socket = directory / SOCKET
     socket.unlink(missing_ok=True)
     server.add_insecure_port(f"unix:{socket}")
     server.start()
     try:
         with grpc.insecure_channel(f"unix:{directory / 'kubelet.sock'}") as channel:
-            stub = services.RegistrationStub(channel)  # type: ignore[no-untyped-call]
+            stub = services.RegistrationStub(channel)
             stub.Register(
                 messages.RegisterRequest(version="v1beta1", endpoint=SOCKET, resource_name=contract.BORROWED_RESOURCE),
                 timeout=10,
