@@ -28,6 +28,7 @@ CHART: Final = REPOSITORY / "charts" / "gpushare"
 
 # Those that a value switches on; the others are values themselves.
 COMPONENTS: Final = (
+    "borrow",
     "cdi",
     "cert-manager",
     "client-ca",

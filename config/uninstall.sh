@@ -78,7 +78,9 @@ uninstall() {
   remove configmap gpushare-config --namespace "$NAMESPACE"
   remove clusterrolebinding,clusterrole --selector "$OURS"
   remove priorityclass --selector "$OURS"
-  remove --wait=false namespace "$NAMESPACE" gpushare-demand
+  # Placeholders of borrowed GPUs ignore SIGTERM, and end by themselves only after weeks.
+  remove --grace-period=1 --wait=false pod --all --namespace gpushare-borrow
+  remove --wait=false namespace "$NAMESPACE" gpushare-demand gpushare-borrow
   if [[ -n $delete_ledger ]]; then
     remove --timeout=60s crd "$CRD"
   fi

@@ -92,6 +92,8 @@ class KubeletParts:
                 memory_limits=shares.memory_limits,
                 mps=functools.partial(hardware.mps_shares.ready, has_processes=shares.arbiter.has_processes),
                 mig=hardware.mig_shares,
+                borrows=lambda: state.in_force.value.borrows,
+                foreign=hardware.owners.foreign,
                 by_cdi=lambda: bool(hardware.mig_shares.cut) or share_answers.have_own_devices(cluster.gpunode.now()),
             ),
         )
@@ -196,7 +198,7 @@ class ReportParts:
         def snapshot() -> agent_metrics.MetricsSnapshot:
             parents = hardware.mig_shares.parents
             return agent_metrics.MetricsSnapshot(
-                gpus=state.gpus.gpus,
+                gpus=node_parts.as_given(state.gpus.gpus),
                 unread=state.unread.value,
                 node=node.now(),
                 uses=tuple(
@@ -258,7 +260,7 @@ class ModeParts:
         def with_isolations(gpu: HardwareGpu, partitions: int) -> HardwareGpu:
             seen = hardware.gpu(gpu.uuid)
             # A container gets its MIG device, or the pipe of its GPU's daemon, by the CDI description of its share.
-            if seen is None or not kubelet.uses_cdi:
+            if seen is None or not kubelet.uses_cdi or cluster.state.in_force.value.borrows:
                 return gpu
             count = hardware.mps_shares.partitions(gpu.uuid, partitions)
             is_cut = gpu.can_partition and hardware.mps_shares.can_cut(gpu.uuid, count)
@@ -302,6 +304,7 @@ class ModeParts:
             allocatable=self._allocatable,
             mps_problem=hardware.mps_daemons.problem,
             with_isolations=with_isolations,
+            owner_of=hardware.owners.of,
         )
         self.loops: Loops = {"modes": self.reconciler.run}
 
@@ -333,12 +336,14 @@ class AgentParts:
 
         def pods_changed(_: object_store.Delta) -> None:
             cluster.wake.all()
+            hardware.owners_wake.set()
             modes.recount()
 
         def gpunode_changed(_: object_store.Delta) -> None:
             modes.recount()
             shares.memory_limits.refresh()
             hardware.mig_shares.wake.set()
+            hardware.owners_wake.set()
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)

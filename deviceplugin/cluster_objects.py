@@ -124,6 +124,11 @@ class Configuration:
         return config_choice.label_of((self.metadata() or {}).get("labels") or {})
 
     @property
+    def is_borrowing(self) -> bool:
+        """Whether another device plugin gives the Node's GPUs, and gpushare borrows them."""
+        return contract.BORROW_LABEL in ((self.metadata() or {}).get("labels") or {})
+
+    @property
     def entries(self) -> dict[str, str]:
         config_map = next(iter(self.config_map.objects.values()), {})
         return {str(key): str(text) for key, text in (config_map.get("data") or {}).items()}

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,7 +22,7 @@ from deviceplugin.link import arbiter, node_shares
 from deviceplugin.memory_limits import enforcer
 from deviceplugin.mig import mig_devices
 from deviceplugin.mig.mig_devices import MigShares
-from deviceplugin.modes import gpu_users
+from deviceplugin.modes import gpu_owners, gpu_users
 from deviceplugin.mps import daemons, shares
 from deviceplugin.report import announcements, share_peaks
 from deviceplugin.state import node_state, pod_resources
@@ -37,6 +38,13 @@ STALE_SECONDS: Final = 60.0
 
 # The loops of a group, by the name of their task.
 Loops = Mapping[str, Callable[[], Coroutine[Any, Any, None]]]
+
+
+def as_given(gpus: Iterable[Gpu]) -> tuple[Gpu, ...]:
+    """Return the GPUs, with those that another device plugin gives to other pods as exclusive: they have no shares."""
+    return tuple(
+        dataclasses.replace(gpu, mode=Mode.EXCLUSIVE) if gpu.owner == contract.OTHER_OWNER else gpu for gpu in gpus
+    )
 
 
 class ClusterParts:
@@ -134,7 +142,25 @@ class HardwareParts:
             own_pids=self.mps_daemons.pids,
             checkpoint=settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
         )
+        self.owners_wake = asyncio.Event()
+        self.owners = gpu_owners.GpuOwners(
+            state.owners,
+            is_borrowing=lambda: state.in_force.value.borrows,
+            held=functools.partial(
+                pod_resources.held_by_all,
+                settings.pod_resources_socket,
+                settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
+                cluster.pods.all,
+            ),
+            pods=cluster.pods.known,
+            uuids=lambda: [gpu.uuid for gpu in state.seen.gpus],
+            node=cluster.gpunode.now,
+            identify=cluster.identify,
+            wake=self.owners_wake,
+        )
+        state.in_force.wake(self.owners_wake)
         self.loops: Loops = {
+            "owners": self.owners.run,
             "gpus": self.observation.run,
             "mps shares": self.mps_shares.run,
             "mig shares": self.mig_shares.run,
@@ -232,7 +258,7 @@ class ShareParts:
             hardware.driver,
             self.arbiter,
             sizes,
-            gpus=lambda: hardware.mig_shares.gpus(state.gpus.gpus),
+            gpus=lambda: hardware.mig_shares.gpus(as_given(state.gpus.gpus)),
             node=lambda: viewed(cluster.known_node()),
             pods=pods.all,
             warn=cluster.events.warn,

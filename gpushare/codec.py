@@ -76,7 +76,8 @@ def read(document: Json) -> GpuNode:
         why = "an allocation that may hold it is invalid: see the GPUNode's spec.allocations"
         unhealthy = {gpu.uuid: dataclasses.replace(gpu, healthy=False, health_reason=why) for gpu in gpus}
         gpus = [unhealthy[gpu.uuid] if gpu.uuid in named else gpu for gpu in gpus]
-    return GpuNode(
+    borrowed = {str(uuid): str(uid) for uuid, uid in _part(spec, "borrowed", dict, f"{name}: spec", problems).items()}
+    node = GpuNode(
         name=name,
         gpus=tuple(gpus),
         allocations=tuple(held),
@@ -95,12 +96,13 @@ def read(document: Json) -> GpuNode:
         labels={str(key): str(value) for key, value in labels.items()},
         cordon_notes=gpunode.read_cordon_notes(annotations) if isinstance(annotations, Mapping) else {},
     )
+    return node.borrowing(borrowed) if borrowed or any(gpu.owner for gpu in gpus) else node
 
 
 def to_spec(node: GpuNode) -> dict[str, Any]:
     """Return the `spec` of the GPUNode object."""
     allocations = [*map(_write_allocation, node.allocations), *node.unread]
-    return {"allocations": allocations} | _present(cordoned=sorted(node.cordoned))
+    return {"allocations": allocations} | _present(cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed))
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:
@@ -188,7 +190,8 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         numa_node=None if numa is None else _whole(numa, "numaNode", most=4096),
         link_group=None if linked is None else _whole(linked, "linkGroup", most=4096),
         pci_bus_id=str(entry.get("pciBusID", "")),
-        mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
+        # The agent writes exclusive for such a GPU: a release that does not know owners must not place pods on it.
+        mode=Mode.FRACTIONAL if entry.get("owner") else Mode(entry.get("mode", Mode.FRACTIONAL)),
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
         isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", ONLY_ARBITER)),
@@ -198,6 +201,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
         cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
+        owner=str(entry.get("owner") or ""),
     )
 
 
@@ -220,7 +224,7 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
         "memory": gpu.memory_bytes,
         "computeCapability": "{}.{}".format(*gpu.compute_capability),
         "pciBusID": gpu.pci_bus_id,
-        "mode": gpu.mode.value,
+        "mode": Mode.EXCLUSIVE.value if gpu.owner else gpu.mode.value,
         "healthy": gpu.healthy,
     } | _present(
         pendingMode=gpu.pending_mode and gpu.pending_mode.value,
@@ -230,6 +234,7 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
         numaNode=gpu.numa_node,
         linkGroup=gpu.link_group,
         healthReason=gpu.health_reason,
+        owner=gpu.owner,
     )
     if gpu.isolations != ONLY_ARBITER:
         entry["isolations"] = [*gpu.isolations]

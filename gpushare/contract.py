@@ -101,6 +101,8 @@ NVIDIA_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # the same, in N
 OWN_LABELS: Final = "gpushare.io/labels"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nodeSelector
 
+# On a Node, by an admin: how many of its GPUs, which another device plugin gives, may be borrowed: `4`, or `1-4`.
+BORROW_LABEL: Final = "gpushare.io/borrow"
 # On a demand pod, by the placer: a checksum of the GPUs and of the nodes that it stands for.
 DEMAND_LABEL: Final = "gpushare.io/demand"
 # Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. By the
@@ -129,6 +131,8 @@ GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
 # A backfill reservation, which keeps a GPU's free capacity for a gated pod, is an allocation too; its ID begins with
 # this, and IDs of other allocations never do. Written by the placer; recognised by webhook, agent and plugin.
 BACKFILL_PREFIX: Final = "hold-"
+# The owner of a GPU that another device plugin gives, while no placeholder holds it; otherwise it is that pod's UID.
+OTHER_OWNER: Final = "other"
 # The next number that requests in whole percent are for is 50, and a GPU takes at most 48 MPS clients.
 MAX_SM_PARTITIONS: Final = 33
 
@@ -136,6 +140,9 @@ MAX_SM_PARTITIONS: Final = 33
 SYSTEM_NAMESPACE: Final = "gpushare-system"
 DEMAND_NAMESPACE: Final = "gpushare-demand"  # of the demand pods, and of nothing else
 DEMAND_TEMPLATE: Final = "gpushare-demand"  # the PodTemplate there that they are made from
+BORROW_NAMESPACE: Final = "gpushare-borrow"  # of the placeholders, and of nothing else
+BORROW_TEMPLATE: Final = "gpushare-borrow"  # the PodTemplate there that they are made from
+BORROWED_RESOURCE: Final = "nvidia.com/gpu"  # what a placeholder asks for, of the other device plugin
 WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
 AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
 # The API server does not send the webhook pods of these namespaces, nor pods with this annotation, which the kubelet
@@ -176,6 +183,8 @@ EVENT_ADOPTED: Final = "ShareFound"  # on a pod: the ledger had lost its share, 
 EVENT_LOST: Final = "ShareLost"  # on a pod: the ledger has lost its share, and there is no room for it
 EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does not store its changes
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: an entry is invalid, or breaks the ledger's rules
+EVENT_PLACEHOLDER_LOST: Final = "PlaceholderLost"  # on a GPUNode: a borrowed GPU has shares and no placeholder
+EVENT_GPU_RECLAIMED: Final = "GpuReclaimed"  # on a GPUNode: a borrowed GPU with shares takes no new ones, and goes back
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner recreates it
 EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of its annotations

@@ -170,6 +170,8 @@ def _unusable(gpu: Gpu) -> PartState | None:
     """Return the state of free capacity that no new pod can use, or None."""
     if gpu.mode is not Mode.FRACTIONAL or gpu.pending_mode is not None:
         return PartState.OTHER_MODE
+    if gpu.unowned:
+        return PartState.OTHER_MODE
     if gpu.closed or not gpu.healthy:
         return PartState.UNHEALTHY
     return PartState.CORDONED if gpu.cordoned else None

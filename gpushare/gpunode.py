@@ -55,18 +55,21 @@ class Gpu:
     health_reason: str = ""  # why it is unhealthy, as a sentence
     cordoned: bool = False  # closed to new pods by an admin, or for a change of mode
     closed: str = ""  # why its node takes no new pods, as a clause; empty if it does
+    owner: str = ""  # of a GPU that another device plugin gives: OTHER_OWNER, or the UID of the placeholder that has it
+    unowned: bool = False  # whether it has an owner that the ledger does not borrow it from
 
     @property
     def takes_shares(self) -> bool:
         """Whether the ledger may place shares on it now."""
-        return self.mode is Mode.FRACTIONAL and self.healthy and not self.cordoned and not self.closed
+        is_open = self.healthy and not self.cordoned and not self.closed and not self.unowned
+        return self.mode is Mode.FRACTIONAL and is_open
 
     def anonymous(self) -> Gpu:
         """Return the GPU without its identity; equal for GPUs with equal `FACTS`."""
-        return dataclasses.replace(self, uuid="", index=0, pci_bus_id="", health_reason="")
+        return dataclasses.replace(self, uuid="", index=0, pci_bus_id="", health_reason="", owner="")
 
 
-_OWN: Final = {"uuid", "index", "pci_bus_id", "health_reason"}
+_OWN: Final = {"uuid", "index", "pci_bus_id", "health_reason", "owner"}
 # The properties of a GPU that others may have, too, as a tuple.
 FACTS: Final = operator.attrgetter(*(field.name for field in dataclasses.fields(Gpu) if field.name not in _OWN))
 
@@ -165,6 +168,7 @@ class GpuNode:
     created: str = ""  # creation time, RFC 3339
     labels: Mapping[str, str] = dataclasses.field(default_factory=dict)  # the object's
     cordon_notes: Mapping[str, CordonNote] = dataclasses.field(default_factory=dict)  # by UUID
+    borrowed: Mapping[str, str] = dataclasses.field(default_factory=dict)  # UUID → UID of the GPU's placeholder
 
     def condition(self, kind: str) -> Condition | None:
         """Return the condition of this type, or None."""
@@ -182,6 +186,14 @@ class GpuNode:
     def as_closed(self, reason: str) -> GpuNode:
         """Return the node with all GPUs closed to new pods; reason: a clause."""
         return dataclasses.replace(self, gpus=tuple(dataclasses.replace(gpu, closed=reason) for gpu in self.gpus))
+
+    def borrowing(self, borrowed: Mapping[str, str]) -> GpuNode:
+        """Return the node with these GPUs borrowed, and those of other owners closed to new pods."""
+        gpus = tuple(
+            dataclasses.replace(gpu, unowned=bool(gpu.owner) and borrowed.get(gpu.uuid) != gpu.owner)
+            for gpu in self.gpus
+        )
+        return dataclasses.replace(self, gpus=gpus, borrowed=dict(borrowed))
 
     def gpu_by_uuid(self) -> Mapping[str, Gpu]:
         """Return the node's GPUs by UUID."""

@@ -210,6 +210,8 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
         where = f"{node.name}/{gpu.index}"
         if gpu.closed and grows:
             problems.append(f"{where} is on a node that takes no new pods: {gpu.closed}")
+        if gpu.unowned and grows:
+            problems.append(f"{where} belongs to another device plugin")
         if not gpu.healthy and grows:
             problems.append(f"{where} is unhealthy: {gpu.health_reason or 'reason unknown'}")
         if more_percent > 0 and after[uuid].request_percent > 100:

@@ -72,6 +72,12 @@ IN_DEMAND_NAMESPACE = {  # of config/components/demand
         f"podtemplates/{contract.DEMAND_TEMPLATE}": "get",
     },
 }
+IN_BORROW_NAMESPACE = {  # of config/components/borrow
+    contract.WEBHOOK_SERVICE_ACCOUNT: {
+        "pods": "create delete",
+        f"podtemplates/{contract.BORROW_TEMPLATE}": "get",
+    },
+}
 ACCOUNTS = sorted(set(EVERYWHERE) - {DEFRAG})  # of every installation
 PROGRAMS = "gpushare-"  # the start of each program's User-Agent; tests that use its token have another
 
@@ -88,6 +94,8 @@ def needed(call: api_audit.ApiCall) -> Right | None:
         here.append(AT_HOME.get(call.account, {}))
     if call.namespace == contract.DEMAND_NAMESPACE:
         here.append(IN_DEMAND_NAMESPACE.get(call.account, {}))
+    if call.namespace == contract.BORROW_NAMESPACE:
+        here.append(IN_BORROW_NAMESPACE.get(call.account, {}))
     candidates = [(call.resource, call.verb), (f"{call.resource}/{call.name}", call.verb)]
     return next((candidate for candidate in candidates if candidate in expected(*here)), None)
 

@@ -18,10 +18,11 @@ from webhook.admission import Admission
 from webhook.certificates.certificate_controller import CertificateController
 from webhook.certificates.tls import Mounted, Tls
 from webhook.controllers.allocation_controller import AllocationController
+from webhook.controllers.borrow.borrow_controller import BorrowController, BorrowSettings
 from webhook.controllers.demand.demand_controller import DemandController, DemandSettings
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
-from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler, Refusals
 from webhook.controllers.leader_reports import ClusterFigures
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
@@ -115,6 +116,8 @@ def _start_placer(
         metrics.leads(True)
         if demand is not None:
             demand.elected()
+        if borrow is not None:
+            borrow.elected()
         placer.wake()
 
     def deposed() -> None:
@@ -124,6 +127,16 @@ def _start_placer(
         metrics.stuck(0)
         metrics.resizes_waiting(0)
         metrics.demanded(0)
+        metrics.borrowed(0)
+
+    async def ask_for_gpus(waiting: Refusals) -> Refusals:
+        asked, others = await borrow.reconcile(waiting) if borrow is not None else ([], waiting)
+        return [*asked, *(await demand.reconcile(others) if demand is not None else others)]
+
+    def warn(node: str, reason: str, note: str) -> None:
+        document = store.document(node)
+        if document is not None:
+            recorder.record(document, reason, note, type="Warning", action="Borrow")
 
     leadership = election.Election(
         api,
@@ -138,6 +151,17 @@ def _start_placer(
         kinds = tuple(GpuKind.named(product, size) for product, size in settings.demand_products)
         asked = DemandSettings(settings.demand_resource, settings.demand_max_gpus, kinds)
         demand = DemandController(api, store, reservation, asked, report=metrics.demanded, wall_clock=api.time)
+    borrow = None
+    if settings.borrow_max_gpus:
+        borrow = BorrowController(
+            api,
+            store,
+            reservation,
+            BorrowSettings(settings.borrow_max_gpus, float(settings.borrow_idle_seconds)),
+            warn=warn,
+            report=metrics.borrowed,
+            wall_clock=api.time,
+        )
     scheduler = GatedPodScheduler(
         api,
         store,
@@ -145,7 +169,7 @@ def _start_placer(
         recorder,
         metrics,
         limits=dataclasses.replace(DEFAULT_LIMITS, patience_seconds=settings.patience_seconds),
-        ask_for_nodes=demand.reconcile if demand is not None else None,
+        ask_for_nodes=ask_for_gpus if demand is not None or borrow is not None else None,
         wall_clock=api.time,
     )
     resizer = Resizer(api, store, recorder, metrics, grew=scheduler.overtakes.grew)
@@ -168,6 +192,7 @@ def _start_placer(
         leads=lambda: leadership.is_leader,
         resizer=resizer,
         demand=demand,
+        borrow=borrow,
         evictor=Evictor(api, recorder, metrics, after_seconds=settings.stuck_seconds),
     )
     figures = ClusterFigures(

@@ -63,6 +63,10 @@ class Metrics:
             "gpushare_placer_demanded_gpus",
             "GPUs that an autoscaler is asked for by demand pods; 0 unless this process leads.",
         )
+        self.borrowed = self._set(
+            "gpushare_placer_borrowed_gpus",
+            "GPUs of another device plugin that take shares; 0 unless this process leads.",
+        )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",
             "Entries of GPUNodes that are invalid or violate the ledger's rules, as this process has last seen them.",

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from webhook.controllers.allocation_controller import AllocationController
+from webhook.controllers.borrow.borrow_controller import BorrowController
 from webhook.controllers.demand.demand_controller import DemandController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
@@ -44,6 +45,7 @@ class Placer:
     evictor: Evictor | None = None
     resizer: Resizer | None = None
     demand: DemandController | None = None
+    borrow: BorrowController | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -100,6 +102,8 @@ class Placer:
                 # Gated pods must not wait for a resizer that fails in every round.
                 self.touched_nodes.requeue()
                 logger.exception("The resizer failed; the round continues with the gated pods")
+        if self.borrow is not None:
+            await self.borrow.tend()
         if self.demand is not None:
             await self.demand.withdraw()
         next_placement = await self.scheduler.reconcile(self._index)
@@ -109,7 +113,8 @@ class Placer:
         if self.touched_nodes.has_more:
             return 0.0
         next_demand = self.demand.recheck_seconds if self.demand is not None else None
-        nexts = (next_resize, next_placement, next_eviction, next_demand)
+        next_borrow = self.borrow.recheck_seconds if self.borrow is not None else None
+        nexts = (next_resize, next_placement, next_eviction, next_demand, next_borrow)
         waits = (seconds for seconds in nexts if seconds is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self.clock()))

@@ -22,10 +22,12 @@ MAX_SECONDS: Final = {
     "patience_seconds": 7 * 86400,
     "stuck_seconds": 86400,
     "rotation_seconds": 86400,
+    "borrow_idle_seconds": 86400,
 }
 
 
 MAX_DEMAND_GPUS: Final = 1024
+_GPU_COUNTS: Final = frozenset({"demand_max_gpus", "borrow_max_gpus"})
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, "nvidia.com/gpu")  # the quota of the component bounds both
 _PRODUCTS: Final = "demand_products"
@@ -64,6 +66,8 @@ class WebhookSettings:
     demand_resource: str = ""  # what demand pods ask for; empty: there are none
     demand_max_gpus: int = 16
     demand_products: tuple[tuple[str, int], ...] = ()  # GPUs that new nodes could have, with their memory in bytes
+    borrow_max_gpus: int = 0  # of other device plugins, at a time; 0: none
+    borrow_idle_seconds: int = 60  # how long a borrowed GPU without shares is kept
     log_level: str = "info"
 
     @property
@@ -112,7 +116,7 @@ def _typed(name: str, text: str) -> object:
         if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
-    if name == "demand_max_gpus":
+    if name in _GPU_COUNTS:
         if not text.isdecimal() or not 1 <= int(text) <= MAX_DEMAND_GPUS:
             raise UsageError(f'{flag} "{text}" is not a number of GPUs: write 1 to {MAX_DEMAND_GPUS}')
         return int(text)
@@ -150,6 +154,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         raise UsageError(f'--demand-resource "{settings.demand_resource}" is unknown: write {known}')
     if settings.demand_resource and settings.from_file is not None:
         raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")
+    if settings.borrow_max_gpus and settings.from_file is not None:
+        raise UsageError("--borrow-max-gpus cannot be combined with --from: a cluster in memory has no device plugin")
     if settings.log_level not in lifecycle.LOG_LEVELS:
         raise UsageError(
             f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
@@ -221,6 +227,9 @@ def _parser() -> argparse.ArgumentParser:
     add("--demand-max-gpus", metavar="GPUS", help="for how many GPUs to ask at a time (default: 16)")
     named = "GPUs of nodes that it can start, by product label and memory, such as NVIDIA-L4=24Gi, comma-separated"
     add("--demand-products", metavar="PRODUCTS", help=f"{named}; needed while no such node exists")
+    borrowed = f"borrow up to so many GPUs of other device plugins, on nodes with the label {contract.BORROW_LABEL}"
+    add("--borrow-max-gpus", metavar="GPUS", help=f"{borrowed} (default: none)")
+    add("--borrow-idle-seconds", help="how long a borrowed GPU without shares is kept (default: 60)")
     add("--log-level", help=f"one of {', '.join(lifecycle.LOG_LEVELS)} (default: info)")
     add("--version", action="store_true", help="print the version and exit")
     return parser

@@ -179,6 +179,7 @@ class ShareStart:
     by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: what a container of this
     share gets of its GPU's MPS daemon, started if it does not run, or why it gets nothing now. mig: the MIG devices of
     shares. by_cdi: whether the node has shares, or GPUs cut for shares, whose devices only CDI injects rightly.
+    borrows: whether another device plugin gives the node's GPUs; foreign: why a share on some of them may not start.
     """
 
     injection: Callable[[], Injection]
@@ -191,6 +192,8 @@ class ShareStart:
     mps: Callable[[str, str], Awaitable[ClientFiles | Refusal]]
     mig: MigDevices
     by_cdi: Callable[[], bool] = lambda: False
+    borrows: Callable[[], bool] = lambda: False
+    foreign: Callable[[Sequence[str]], str] = lambda _: ""
 
     @property
     def is_needed(self) -> bool:
@@ -199,7 +202,7 @@ class ShareStart:
 
     def _needs_owner(self, injection: Injection) -> bool:
         """Whether the container's pod must be known to inject its devices."""
-        return bool(injection.refusal or injection.needs_class or injection.uses_cdi) or self.by_cdi()
+        return bool(injection.refusal or injection.needs_class or injection.uses_cdi) or self.by_cdi() or self.borrows()
 
     async def __call__(self, resource: str, device_ids: Sequence[str]) -> None:
         """Find the container that has these ids and prepare it. Raises AllocateRefusedError."""
@@ -226,6 +229,8 @@ class ShareStart:
             if injection.uses_cdi and self.descriptions.has_share(name):
                 return
             raise plugin_service.AllocateRefusedError(f"the GPUs of this container are unknown: {holder.reason}")
+        if foreign := self.foreign(holder.uuids):
+            raise plugin_service.AllocateRefusedError(foreign)
         if not injection.allows(holder.runtime_class):
             raise plugin_service.AllocateRefusedError(
                 f"the pod {holder.namespace}/{holder.pod} would get no GPU on this node: set runtimeClassName: "

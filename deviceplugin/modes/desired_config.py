@@ -58,7 +58,7 @@ def resolve(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOpti
     """Apply a configuration to these GPUs. Raises ConfigError with a sentence that names the entry."""
     try:
         read = config_file.read(config.text)
-        if options.strict and config not in config_choice.BUILT_INS.values():
+        if options.strict and config not in (config_choice.BORROWED, *config_choice.BUILT_INS.values()):
             read = configured.restricted(read)
         settings = configured.effective(
             read, arguments=options.arguments, environment=options.environment, strict=options.strict
@@ -71,12 +71,21 @@ def resolve(config: ActiveConfig, gpus: Sequence[HardwareGpu], options: ModeOpti
 
 
 def choose(
-    current: ActiveConfig | None, entries: Mapping[str, str], *, label: str | None, options: ModeOptions
+    current: ActiveConfig | None,
+    entries: Mapping[str, str],
+    *,
+    label: str | None,
+    options: ModeOptions,
+    borrows: bool = False,
 ) -> config_choice.Decision:
     """Return the entry that the node asks for; if there is none, return `current` and the reason.
 
+    borrows: whether another device plugin gives the node's GPUs.
+
     A ConfigMap that vanishes changes nothing: it may come back, and its entry is still the last valid one.
     """
+    if borrows:
+        return config_choice.Decision(config_choice.BORROWED)
     default = options.default
     built_in = config_choice.built_in(current, entries, label=label, default=default)
     if built_in is not None:
@@ -148,7 +157,8 @@ class ConfigSelector:
         problem, wanted = "", current
         if self._source.is_known:
             entries, label = self._source.entries, self._source.label
-            decision = choose(current, entries, label=label, options=self._options)
+            borrows = self._source.is_borrowing
+            decision = choose(current, entries, label=label, options=self._options, borrows=borrows)
             problem, wanted = decision.problem, decision.in_force
         cached, self._resolved = self._resolved, {}
         for config in dict.fromkeys(filter(None, (wanted, current))):

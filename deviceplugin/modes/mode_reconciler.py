@@ -45,7 +45,8 @@ class ModeReconciler:
     settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
     with_isolations: returns a GPU with the isolations that its shares may have now, as far as it and the node can, and
-    with its SM partitions, if so many are configured for shares with the isolation mps.
+    with its SM partitions, if so many are configured for shares with the isolation mps. owner_of: returns who has the
+    GPU with a UUID, on a node whose GPUs another device plugin gives.
     """
 
     def __init__(
@@ -65,6 +66,7 @@ class ModeReconciler:
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
         with_isolations: Callable[[HardwareGpu, int], HardwareGpu],
+        owner_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         self._configuration = configuration
         self._gpunode = gpunode
@@ -79,6 +81,7 @@ class ModeReconciler:
         self._path = path
         self._wake = wake
         self._with_isolations = with_isolations
+        self._owner_of = owner_of
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
@@ -99,6 +102,7 @@ class ModeReconciler:
 
     async def run(self) -> None:
         self._observed.seen.wake(self._wake)
+        self._state.owners.wake(self._wake)
         await self._gpu_users.refresh()  # the first list must contain every counter that is in use
         while True:
             self._wake.clear()
@@ -131,7 +135,11 @@ class ModeReconciler:
             self._publish(plan.waiting)
             for uuid in sorted(plan.repair):
                 assignment = self._in_force[uuid]
-                if assignment is not None and await self._repair.repair(uuid, assignment):
+                if assignment is None:
+                    continue
+                if self._borrows:  # the GPU is not ours to change
+                    self._repair.check(uuid, assignment)
+                elif await self._repair.repair(uuid, assignment):
                     self._closed -= {uuid}
             if plan.repair:
                 self._publish(plan.waiting)
@@ -201,8 +209,14 @@ class ModeReconciler:
             assignment = self._in_force.get(gpu.uuid)
             if assignment is None or gpu.uuid in self._setup.ready or contradiction(gpu, assignment):
                 continue
-            if not self._backs_off(gpu.uuid, assignment):
+            if self._borrows:
+                self._setup.ready.add(gpu.uuid)
+            elif not self._backs_off(gpu.uuid, assignment):
                 await self._setup.set_up(gpu, assignment)
+
+    @property
+    def _borrows(self) -> bool:
+        return not self._is_first and self._checkpoint.current == config_choice.BORROWED
 
     def _backs_off(self, uuid: str, assignment: Assignment) -> bool:
         in_backoff = self._setup.in_backoff(uuid, assignment)
@@ -267,10 +281,14 @@ class ModeReconciler:
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
         able = [self._with_isolations(gpu, self._configured_partitions(gpu.uuid)) for gpu in hardware]
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, able)
+        if self._borrows:
+            gpus = tuple(dataclasses.replace(gpu, owner=self._owner_of(gpu.uuid)) for gpu in gpus)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]
         without_daemon = {device.device for device in shared if self._mps_problem(device.gpu)}
-        self._state.in_force.publish(node_state.ModesInForce(offered, self._settings, self._closed, in_force))
+        self._state.in_force.publish(
+            node_state.ModesInForce(offered, self._settings, self._closed, in_force, self._borrows)
+        )
         self._state.gpus.publish(gpus)
         self._state.allocatable.publish(self._allocatable(gpus))
         self._state.advertised.publish(

@@ -70,6 +70,7 @@ def plan(
 InForce = Mapping[str, Assignment | None]
 _BUILT_IN: Final = "no entry of the ConfigMap applies, so every GPU takes shares by annotation"
 _BUILT_IN_STAYS: Final = "every GPU continues to take shares by annotation, as without a ConfigMap"
+_BORROWED: Final = f"another device plugin gives the GPUs, and placeholders borrow them ({contract.BORROW_LABEL})"
 _MAX_NAMED: Final = 20  # users of a GPU, in a condition
 
 
@@ -180,6 +181,8 @@ def config_status(
         valid = Condition(VALID, "False", contract.REASON_NOTHING_IN_FORCE, message)
         return ConfigStatus("", (valid, Condition(PENDING, "False", "Done", "no GPU is configured")))
     name, shown = config.name, config.name or "the empty configuration"
+    if config == config_choice.BORROWED and not problem:
+        warnings = (_BORROWED, *warnings)
     is_entry = config != config_choice.BUILT_IN  # its name is "default", but it is no entry of that name
     if problem:
         message = f"{problem}; {shown} stays in force" if is_entry else f"{problem}; {_BUILT_IN_STAYS}"

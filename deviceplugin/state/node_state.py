@@ -107,13 +107,15 @@ class ModesInForce:
     """The input of Allocate.
 
     offered: the devices by resource; settings: how containers get them; closed: UUIDs of the GPUs that accept no new
-    pods; assignments: by UUID, the assignment in force, None while a GPU is being set up.
+    pods; assignments: by UUID, the assignment in force, None while a GPU is being set up; borrows: whether another
+    device plugin gives the GPUs.
     """
 
     offered: DeviceOffer = dataclasses.field(default_factory=dict)
     settings: NodeSettings = dataclasses.field(default_factory=NodeSettings)
     closed: frozenset[str] = frozenset()
     assignments: Mapping[str, Assignment | None] = dataclasses.field(default_factory=dict)
+    borrows: bool = False
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class NodeState:
       by resource; in_force; config_status; and the event `published`, set at its first publication.
     - The device plugins: registered, the resources whose plugin the kubelet knows now; hung_up, why the kubelet does
       not read the device lists of the others, or "".
+    - The GPU owners: owners, by UUID, on a node whose GPUs another device plugin gives; None while unknown.
     """
 
     seen: ObservableGpus = dataclasses.field(default_factory=ObservableGpus)
@@ -136,6 +139,7 @@ class NodeState:
     registered: Observable[frozenset[str]] = dataclasses.field(default_factory=lambda: Observable(frozenset()))
     hung_up: Observable[str] = dataclasses.field(default_factory=lambda: Observable(""))
     in_force: Observable[ModesInForce] = dataclasses.field(default_factory=lambda: Observable(ModesInForce()))
+    owners: Observable[Mapping[str, str] | None] = dataclasses.field(default_factory=lambda: Observable(None))
     published: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
 
 

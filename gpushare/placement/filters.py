@@ -119,6 +119,10 @@ def _cordon(ask: FilterInput) -> Verdict:
     return (f"is changing to mode {wanted}" if wanted is not None else "is cordoned"), 8.0
 
 
+def _owner(ask: FilterInput) -> Verdict:
+    return ("belongs to another device plugin, and gpushare does not borrow it now", 5.5) if ask.gpu.unowned else None
+
+
 def _model(ask: FilterInput) -> Verdict:
     wanted = ask.constraints.models
     if not wanted or _is_one_of(ask.gpu.model, wanted):
@@ -308,6 +312,7 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "mig-profile": GpuFilter(_mig_profile, "without a MIG profile that holds it", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
     "closed": GpuFilter(_closed, "on a node that takes no new pods"),
+    "owner": GpuFilter(_owner, "of another device plugin"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
     "other-isolation": GpuFilter(_other_isolation, "used by pods with another isolation", Sees.LABELS),

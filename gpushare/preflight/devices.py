@@ -30,7 +30,7 @@ _STRATEGY = re.compile(r"deviceListStrategy:\s*(\S.*)|--device-list-strategy[= ]
     "two device plugins with the same GPU allocate it to two pods",
 )
 def _owner(facts: ClusterFacts) -> Iterator[Finding]:
-    machines = facts.gpu_nodes()
+    machines = [node for node in facts.gpu_nodes() if not _is_borrowed_from(node)]
     owned: set[str] = set()
     for plugin, workload in software_rules.workloads(facts, "DaemonSet", software_rules.DEVICE_PLUGINS):
         concerned = software_rules.on_nodes(workload, machines)
@@ -77,7 +77,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
     RulePhase.BEFORE,
 )
 def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
-    chosen = {objects.name(gpu_node) for gpu_node in facts.gpu_nodes()}
+    chosen = {objects.name(gpu_node) for gpu_node in facts.gpu_nodes() if not _is_borrowed_from(gpu_node)}
     holders: dict[str, list[str]] = {}
     for pod in facts.of("Pod"):
         where = str(at(pod, "spec", "nodeName") or "")
@@ -90,6 +90,11 @@ def _in_use(facts: ClusterFacts) -> Iterator[Finding]:
         remedy = "delete them before their node gets an agent: it cannot see which GPUs another device plugin allocated"
         command = f"kubectl drain {names(sorted(holders), 'NODE')} --ignore-daemonsets --delete-emptydir-data"
         yield Finding(Severity.WARNING, found, tuple(f"node/{name}" for name in sorted(holders)), remedy, (command,))
+
+
+def _is_borrowed_from(node: Json) -> bool:
+    """Whether another device plugin gives the node's GPUs, and gpushare borrows them."""
+    return at(node, "metadata", "labels", contract.BORROW_LABEL) is not None
 
 
 def holds_gpu(pod: Json) -> bool:

@@ -52,6 +52,7 @@ class GpuKind:
             healthy=True,
             cordoned=False,
             closed="",
+            unowned=False,
             link_group=None,
             numa_node=None,
         )

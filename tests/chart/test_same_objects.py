@@ -43,6 +43,7 @@ SWITCHES: dict[str, Json] = {
     "runtime-class": RUNTIME_CLASS,
     "opt-in": OPT_IN,
     "defrag": {"defrag.enabled": True},
+    "borrow": {"borrow.enabled": True},
     "demand": {"demand.enabled": True},
     "monitoring": MONITORING,
 }

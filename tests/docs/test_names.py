@@ -34,6 +34,7 @@ VARIABLES = {value for name, value in vars(contract).items() if name.startswith(
 LABELS = {
     *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
     *(contract.DEFRAG_LABEL_PREFIX, contract.CORDON_ANNOTATION_PREFIX, contract.ROTATE),
+    contract.BORROW_LABEL,
     *(contract.WRITTEN_BY_HELM, contract.DEMAND_LABEL, *contract.STARTUP_TAINTS),
     *(f"{contract.UNDERSTAND_PREFIX}{name}" for name in SYNTAXES),
 }

@@ -1,3 +1,4 @@
+import dataclasses
 import datetime
 import json
 
@@ -177,3 +178,20 @@ def test_any_json_in_the_lists_is_read_without_an_error(junk: object) -> None:
 @given(st.floats(0, 4e9))
 def test_times_survive_a_round_trip(seconds: float) -> None:
     assert abs(codec.parse_time(codec.format_time(seconds)) - seconds) < 2e-6
+
+
+def test_a_gpu_of_another_owner_takes_shares_only_while_the_ledger_borrows_it() -> None:
+    node = builders.node(gpus=3)
+    owned = [
+        dataclasses.replace(gpu, owner=owner) for gpu, owner in zip(node.gpus, ("uid-1", "other", ""), strict=True)
+    ]
+    document = codec.to_document(dataclasses.replace(node, gpus=tuple(owned)))
+    # A release that does not know owners must not place pods on such a GPU.
+    assert [entry["mode"] for entry in document["status"]["gpus"]] == ["exclusive", "exclusive", "fractional"]
+    assert [gpu.takes_shares for gpu in codec.read(document).gpus] == [False, False, True]
+    uuids = [gpu.uuid for gpu in node.gpus]
+    document["spec"]["borrowed"] = {uuids[0]: "uid-1", uuids[1]: "uid-2"}
+    assert [gpu.takes_shares for gpu in codec.read(document).gpus] == [True, False, True]
+    assert codec.read(codec.to_document(codec.read(document))) == codec.read(document)
+    document["spec"]["borrowed"] = {uuids[0]: "-uid-1"}  # given back
+    assert [gpu.takes_shares for gpu in codec.read(document).gpus] == [False, False, True]

@@ -89,8 +89,10 @@ class NodeLedger:
                 carried.append(pending)
         if node is self.node:
             return None, carried
-        allocations = codec.to_spec(node)["allocations"]
-        return {**self.document, "spec": {**(self.document.get("spec") or {}), "allocations": allocations}}, carried
+        spec, written = dict(self.document.get("spec") or {}), codec.to_spec(node)
+        if node.borrowed != self.node.borrowed:
+            spec["borrowed"] = written.get("borrowed", {})
+        return {**self.document, "spec": {**spec, "allocations": written["allocations"]}}, carried
 
     def end(self) -> None:
         self._written = []

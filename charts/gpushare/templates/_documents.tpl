@@ -23,8 +23,8 @@ that change it.
 {{- $agent := .root.Values.agent -}}
 {{- $webhook := .root.Values.webhook -}}
 {{- $on := dict "cert-manager" $webhook.certManager.enabled "client-ca" $webhook.clientCA.enabled -}}
-{{- $on = merge $on (dict "cdi" $agent.cdi.enabled "mig" $agent.mig.enabled "mps" $agent.mps.enabled "end-unlimited" $agent.endUnlimited "deny-unregistered" $agent.denyUnregistered "driver-memory" $agent.driverMemory) -}}
-{{- range $name := list "cert-manager" "client-ca" "cdi" "mig" "mps" "end-unlimited" "deny-unregistered" "driver-memory" -}}
+{{- $on = merge $on (dict "cdi" $agent.cdi.enabled "mig" $agent.mig.enabled "mps" $agent.mps.enabled "end-unlimited" $agent.endUnlimited "deny-unregistered" $agent.denyUnregistered "driver-memory" $agent.driverMemory "borrow" .root.Values.borrow.enabled) -}}
+{{- range $name := list "cert-manager" "client-ca" "cdi" "mig" "mps" "end-unlimited" "deny-unregistered" "driver-memory" "borrow" -}}
 {{- if get $on $name -}}
 {{- $component := $.root.Files.Get (printf "files/components/%s/kustomization.yaml" $name) | fromYaml -}}
 {{- range $entry := $component.patches -}}

