@@ -27,7 +27,7 @@ from gpushare.request import Constraints
 
 _GRAIN = 0.01  # GPUs: smaller differences in worth are noise, so the fuller node wins
 _FULLER = 1e-4
-_KIND_PRICE_PART = 0.4  # weight of kind prices: enough to decide between otherwise equal nodes
+_SURPLUS = 0.8  # part of its worth that a plentiful kind loses if another is scarce; the rest is for pods not yet known
 # The cost, in GPUs, of the rarest kind while the mix is unknown, so that pods that name no kind leave it to those that
 # do. It must fade soon, because it keeps pods off the small nodes that rare GPUs are often in.
 _RARITY = 0.03
@@ -130,8 +130,8 @@ class Scoring:
             self._score(shape, kept, slots)
         if shape.policy == policies.DEFAULT:
             self._price(kept, None if kept.priced is not self._prices.sets else slots)
-            kinds = (_KIND_PRICE_PART * self._prices.kinds + self._rarity) * kept.size
-            total = kept.cost[: grid.width] + kinds[grid.now().node_kind] + self._unused_nodes(kept)
+            kinds, rarity = grid.now().node_kind, self._rarity * kept.size
+            total = _by_kind(self._prices)[kinds] * kept.cost[: grid.width] + rarity[kinds] + self._unused_nodes(kept)
         else:
             total = kept.lost[: grid.width]
         kept.clock, kept.generation = grid.clock, self._generation
@@ -155,7 +155,7 @@ class Scoring:
         self._update_worth()
         now, kinds = self._now, self._grid.columns.node_kind[slots]
         sets = (prices.sets * self.worth.sets.gpus) @ now.copies[:, slots]
-        values: Floats = now.usable[slots] + sets + _KIND_PRICE_PART * prices.kinds[kinds] * now.free[slots]
+        values: Floats = _by_kind(prices)[kinds] * (now.usable[slots] + sets)
         return values
 
     def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
@@ -391,3 +391,9 @@ class Scoring:
             now.counts[:, slots] = counts
             now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host, np.arange(len(worth.sets)))
         now.clock, now.generation = grid.clock, self._generation
+
+
+def _by_kind(prices: Prices) -> Floats:
+    """Return [kind] the factor of its worth: 1 for the most expensive kind; plentiful ones are worth less."""
+    factors: Floats = 1 - _SURPLUS * (prices.kinds.max() - prices.kinds)
+    return factors
