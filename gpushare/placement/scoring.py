@@ -75,13 +75,10 @@ class Scoring:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self.worth = Worth(Mix(), grid.kinds)
-        self._prices = pricing.free(self.worth)
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
-        self._priced_at = -1
         self._is_fixed = False
         self._generation = 0  # a new generation invalidates all costs
-        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
+        self.learn(Worth(Mix(), grid.kinds))
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
@@ -104,7 +101,7 @@ class Scoring:
         self.worth = worth
         self._prices = pricing.free(self.worth)
         self._priced_at = -1
-        self._scarce = np.zeros(0, np.int64)
+        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
         self._generation += 1
 
     def fix(self, prices: Prices) -> None:
@@ -326,8 +323,8 @@ class Scoring:
         if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            rarity = _RARITY * self.worth.ignorance
-            self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
+            rarity, gpus = _RARITY * self.worth.ignorance, np.array(grid.gpus_of_kinds, np.float64)
+            self._rarity = (rarity > _MIN_PRICE) * rarity * (1 - gpus / max(1.0, gpus.sum()))
             new = pricing.prices(
                 self.worth,
                 grid.columns.node_kind[:width],
@@ -353,12 +350,6 @@ class Scoring:
         is_part = unused > sum(part.gpus for part in kept.needs)
         costs: Floats = price * (is_part * (unused - 1) / max(1, max(self._grid.node_gpus) - 1)) ** 2
         return costs
-
-    def _part_of_kinds(self) -> Floats:
-        """Return [kind] its part of all GPUs."""
-        counts = np.array(self._grid.gpus_of_kinds, np.float64)
-        parts: Floats = counts / max(1.0, counts.sum())
-        return parts
 
     def _is_outgrown(self) -> bool:
         """Whether the worth must follow the grid's kinds of GPU, link groups or sizes of nodes."""
