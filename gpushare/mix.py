@@ -21,7 +21,7 @@ UNSEEN = 0.05  # part of all GPUs expected to be requested one by one, while no 
 UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once, while no pod requests several
 SMALL_GPUS = 16  # of a cluster that its first pods tell enough about
 KNOWN = 0.1  # part of all GPUs whose demand must be seen to tell which kinds and sets of GPUs will be scarce
-RARE = 0.3  # ignorance while none of that has been seen
+RARE = 0.1  # ignorance while none of that has been seen
 SEEN = 0.2  # part of the demand from which whole GPUs are known, so that no more of them are expected
 SEEN_SETS = 0.05  # the same for several GPUs
 

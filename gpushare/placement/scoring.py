@@ -27,7 +27,7 @@ from gpushare.request import Constraints
 
 _GRAIN = 0.01  # GPUs: smaller differences in worth are noise, so the fuller node wins
 _FULLER = 1e-4
-_KIND_PRICE_PART = 0.4  # weight of kind prices: enough to decide between otherwise equal nodes
+_SURPLUS = 0.8  # part of its worth that a plentiful kind loses if another is scarce; the rest is for pods not yet known
 # The cost, in GPUs, of the rarest kind while the mix is unknown, so that pods that name no kind leave it to those that
 # do. It must fade soon, because it keeps pods off the small nodes that rare GPUs are often in.
 _RARITY = 0.03
@@ -75,13 +75,10 @@ class Scoring:
 
     def __init__(self, grid: Grid) -> None:
         self._grid = grid
-        self.worth = Worth(Mix(), grid.kinds)
-        self._prices = pricing.free(self.worth)
         self._rarity = np.zeros(len(grid.kinds))  # [kind] GPUs
-        self._priced_at = -1
         self._is_fixed = False
         self._generation = 0  # a new generation invalidates all costs
-        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
+        self.learn(Worth(Mix(), grid.kinds))
         none = np.zeros(0)
         self._now = _Now(np.zeros((0, 0)), none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
@@ -104,7 +101,7 @@ class Scoring:
         self.worth = worth
         self._prices = pricing.free(self.worth)
         self._priced_at = -1
-        self._scarce = np.zeros(0, np.int64)
+        self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
         self._generation += 1
 
     def fix(self, prices: Prices) -> None:
@@ -130,8 +127,8 @@ class Scoring:
             self._score(shape, kept, slots)
         if shape.policy == policies.DEFAULT:
             self._price(kept, None if kept.priced is not self._prices.sets else slots)
-            kinds = (_KIND_PRICE_PART * self._prices.kinds + self._rarity) * kept.size
-            total = kept.cost[: grid.width] + kinds[grid.now().node_kind] + self._unused_nodes(kept)
+            kinds, rarity = grid.now().node_kind, self._rarity * kept.size
+            total = _by_kind(self._prices)[kinds] * kept.cost[: grid.width] + rarity[kinds] + self._unused_nodes(kept)
         else:
             total = kept.lost[: grid.width]
         kept.clock, kept.generation = grid.clock, self._generation
@@ -155,7 +152,7 @@ class Scoring:
         self._update_worth()
         now, kinds = self._now, self._grid.columns.node_kind[slots]
         sets = (prices.sets * self.worth.sets.gpus) @ now.copies[:, slots]
-        values: Floats = now.usable[slots] + sets + _KIND_PRICE_PART * prices.kinds[kinds] * now.free[slots]
+        values: Floats = _by_kind(prices)[kinds] * (now.usable[slots] + sets)
         return values
 
     def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
@@ -326,8 +323,8 @@ class Scoring:
         if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            rarity = _RARITY * self.worth.ignorance
-            self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
+            rarity, gpus = _RARITY * self.worth.ignorance, np.array(grid.gpus_of_kinds, np.float64)
+            self._rarity = (rarity > _MIN_PRICE) * rarity * (1 - gpus / max(1.0, gpus.sum()))
             new = pricing.prices(
                 self.worth,
                 grid.columns.node_kind[:width],
@@ -353,12 +350,6 @@ class Scoring:
         is_part = unused > sum(part.gpus for part in kept.needs)
         costs: Floats = price * (is_part * (unused - 1) / max(1, max(self._grid.node_gpus) - 1)) ** 2
         return costs
-
-    def _part_of_kinds(self) -> Floats:
-        """Return [kind] its part of all GPUs."""
-        counts = np.array(self._grid.gpus_of_kinds, np.float64)
-        parts: Floats = counts / max(1.0, counts.sum())
-        return parts
 
     def _is_outgrown(self) -> bool:
         """Whether the worth must follow the grid's kinds of GPU, link groups or sizes of nodes."""
@@ -391,3 +382,9 @@ class Scoring:
             now.counts[:, slots] = counts
             now.copies[:, slots] = worth.sets.copies(counts, columns.cpu, columns.host, np.arange(len(worth.sets)))
         now.clock, now.generation = grid.clock, self._generation
+
+
+def _by_kind(prices: Prices) -> Floats:
+    """Return [kind] the factor of its worth: 1 for the most expensive kind; plentiful ones are worth less."""
+    factors: Floats = 1 - _SURPLUS * (prices.kinds.max() - prices.kinds)
+    return factors

@@ -39,7 +39,7 @@ def test_demand_is_unknown_until_pods_have_requested_a_tenth_of_a_large_cluster(
     assert [unknown(pods, 1000) for pods in (10, 100, 200)] == [84, 50, 0]
     assert unknown(10, 100) == unknown(0, 1000) == 0
     known = [dataclasses.replace(mix_of(pods, request="0.5"), gpus=1000, largest=8) for pods in (20, 100, 200)]
-    assert [seen.ignorance for seen in known] == pytest.approx([0.252, 0.15, 0.0025])
+    assert [seen.ignorance for seen in known] == pytest.approx([0.25, 0.05, 0.0025])
 
 
 WHOLE, EIGHT = (RequestClass(gpus, 100, Memory(percent=100)) for gpus in (1, 8))

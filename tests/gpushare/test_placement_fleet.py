@@ -188,6 +188,21 @@ def test_gpu_kind_that_other_pods_name_is_avoided() -> None:
     assert answer.node != "a-node"
 
 
+def test_share_that_needs_all_memory_of_a_plentiful_node_spares_the_scarce_kind() -> None:
+    l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
+    small, named = (request.parse(builders.pod(**asked)) for asked in ({"request": "0.25"}, {"gpus": "8"}))
+    nodes = [
+        *(builders.node(f"l4-{n}", gpus=1, **l4) for n in range(12)),
+        *(builders.node(f"a-{n}", gpus=8) for n in range(4)),
+    ]
+    nodes[-1] = ledger.reserve(nodes[-1], builders.allocation("half", "GPU-a-3-0", request=50, memory_gib=40))
+    fleet = fleet_of(*nodes, rooms=[Room(32_000 * len(node.gpus), 32 * GIB * len(node.gpus)) for node in nodes])
+    fleet.learn(builders.mix([named, small] * 40, [Host(8000, 64 * GIB), Host(1000, 32 * GIB)] * 40))
+    answer = place(fleet, Host(1000, 32 * GIB), request="0.25")
+    assert isinstance(answer, Placement)
+    assert answer.node == "l4-0"
+
+
 def test_rare_gpus_are_avoided_while_the_mix_is_unknown() -> None:
     l4 = {"model": "NVIDIA L4", "compute_capability": (8, 9)}
     fleet = fleet_of(builders.node("a-node", gpus=1, **l4), *(builders.node(f"node-{n}", gpus=8) for n in range(3)))

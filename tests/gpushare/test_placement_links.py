@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import replace
 
 import pytest
 
@@ -87,6 +88,21 @@ def test_cached_linked_sets_equal_fresh_ones() -> None:
     prices = kept.prices()
     fresh = fleet_of(FOURS_AND_SINGLES, node, node_of("b", used={1, 2}))
     assert kept.values(["a", "b"], prices).tolist() == fresh.values(["a", "b"], prices).tolist()
+
+
+def test_links_that_appear_or_leave_count_as_if_known_from_the_start() -> None:
+    nodes = [node_of("a"), node_of("b", used={1, 2}), node_of("c", used={0, 5, 6})]
+    unlinked = [replace(node, gpus=tuple(replace(gpu, link_group=None) for gpu in node.gpus)) for node in nodes]
+    for before, after in ((unlinked, nodes), (nodes, unlinked)):
+        kept, fresh = fleet_of(FOURS_AND_SINGLES, *before), fleet_of(FOURS_AND_SINGLES, *after)
+        kept.prices()
+        for node in after:
+            kept.update(NodeView.from_node(node))
+        prices = [fleet.prices() for fleet in (kept, fresh)]
+        assert [indexes(kept, asked) for asked in (ONE, PAIR, FOUR)] == [
+            indexes(fresh, asked) for asked in (ONE, PAIR, FOUR)
+        ]
+        assert kept.values("abc", prices[0]).tolist() == fresh.values("abc", prices[1]).tolist()
 
 
 def test_unlinked_gpus_cost_more_where_linked_ones_exist() -> None:

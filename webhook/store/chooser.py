@@ -14,7 +14,7 @@ import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpushare import isolation, pod
+from gpushare import contract, isolation, pod
 from gpushare.allocation import Isolation, PodRef
 from gpushare.mix import FEW_PODS, NO_HOST, Host, Mix, RequestClass, classes_of
 from gpushare.nodefilters import SchedulerCache, pod_requests, share_resources
@@ -25,6 +25,7 @@ from gpushare.placement.worth import Worth
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from webhook.pods.stored_pod import Pod
 from webhook.store.avoided_nodes import NO_AVOIDED, Avoided
 
 Views = Mapping[str, NodeView]  # by node
@@ -257,10 +258,15 @@ def _percent(asks: Asks) -> int:
     return sum(asked.gpus * asked.request_percent for asked in asks)
 
 
-def asks_of(request: Request | str, amounts: Iterable[tuple[str, int]]) -> Asks:
-    """Return the classes of a request, empty if it is invalid. amounts: milli-CPUs, bytes … that the pod takes."""
-    if isinstance(request, str):
+def asks_of(read: Pod, amounts: Iterable[tuple[str, int]]) -> Asks:
+    """Return the classes of a pod's request, with the isolation that it was given; empty if the request is invalid.
+
+    amounts: milli-CPUs, bytes … that the pod takes.
+    """
+    if isinstance(read.request, str):
         return ()
+    given = read.annotations.get(contract.ISOLATION_GIVEN)
+    request = isolation.resolved(read.request, Isolation(given)) if given in set(Isolation) else read.request
     return tuple(classes_of(request, _host(amounts)))
 
 

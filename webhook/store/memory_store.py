@@ -138,7 +138,7 @@ class MemoryStore:
         if manifest is None:
             self._cache.put(key, None)
         elif contract.ALLOCATION in pod.annotations_of(manifest) and (pod_info := _pod_info(manifest)) is not None:
-            after = chooser.asks_of(Pod.from_manifest(manifest).request, pod_info.amounts)
+            after = chooser.asks_of(Pod.from_manifest(manifest), pod_info.amounts)
         self._workload.change(self._asks.pop(key, ()), after)
         if after:
             self._asks[key] = after

@@ -254,7 +254,7 @@ def _see(item: Mapping[str, Any], read: Pod | None) -> _Seen | None:
     pod_info = PodInfo.from_manifest(item, node)
     if read is None or not read.allocation_id:
         return _Seen(pod_info, "", bool(bound))
-    asks = chooser.asks_of(read.request, pod_info.amounts)
+    asks = chooser.asks_of(read, pod_info.amounts)
     return _Seen(pod_info, read.allocation_id, bool(bound), asks, _unbound(read))
 
 

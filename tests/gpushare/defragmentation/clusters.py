@@ -25,22 +25,26 @@ def owned(name: str, *, kind: str = "ReplicaSet", priority: int = 0, app: str = 
     return manifest
 
 
-def node_manifest(name: str, *, gpus: int = 2) -> dict[str, Any]:
+def node_manifest(name: str, *, gpus: int = 2, pods: int = 110) -> dict[str, Any]:
     return {
         "metadata": {"name": name, "labels": {contract.HOSTNAME_LABEL: name}},
         "status": {
-            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": "110", **builders.agent_resources(gpus)},
+            "allocatable": {"cpu": "8", "memory": "64Gi", "pods": str(pods), **builders.agent_resources(gpus)},
             "conditions": [{"type": "Ready", "status": "True"}],
         },
     }
 
 
 def cluster(
-    *placed: tuple[dict[str, Any], str], nodes: int = 1, gpus: int = 2, kind: Isolation = Isolation.ARBITER
+    *placed: tuple[dict[str, Any], str],
+    nodes: int = 1,
+    gpus: int = 2,
+    pods: int = 110,
+    kind: Isolation = Isolation.ARBITER,
 ) -> World:
     """Return nodes n0, n1, … with these pods on these GPUs (`n0/1`, `n0/0,1`), and an unhealthy node.
 
-    kind: of all GPUs and shares.
+    pods: the maximum of each node. kind: of all GPUs and shares.
     """
     gpu_nodes = {f"n{number}": builders.node(f"n{number}", gpus=gpus, isolations=(kind,)) for number in range(nodes)}
     gpu_nodes["sick"] = builders.node("sick", gpus=gpus, healthy=False)
@@ -59,7 +63,7 @@ def cluster(
         )
         gpu_nodes[name] = ledger.reserve(gpu_nodes[name], entry)
         put(manifest, entry, name)
-    node_manifests = [node_manifest(name, gpus=gpus) for name in gpu_nodes]
+    node_manifests = [node_manifest(name, gpus=gpus, pods=pods) for name in gpu_nodes]
     return World(gpu_nodes.values(), node_manifests, [manifest for manifest, _ in placed])
 
 

@@ -41,6 +41,16 @@ def test_share_that_fits_needs_no_moves() -> None:
     assert (moved(plan), plan.steps[0].gpus) == ([], "n0/1")
 
 
+def test_pod_leaves_a_node_that_lacks_only_room_for_one_more_pod() -> None:
+    there = (
+        (owned("a", request="0.1"), "n0/0"),
+        (owned("b", request="0.1"), "n0/0"),
+        (owned("c", request="0.7"), "n1/0"),
+    )
+    plan = goals.make_room(cluster(*there, nodes=2, gpus=1, pods=2), [hole(request="0.5")], NONE, stay=False)
+    assert (moved(plan), plan.steps[0].gpus) == ([("a", "n0/0", "n1/0")], "n0/0")
+
+
 @pytest.mark.parametrize(
     ("manifest", "reason"),
     [

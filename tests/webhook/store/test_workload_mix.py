@@ -2,7 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare.allocation import Memory
+from gpushare.allocation import Isolation, Memory
 from gpushare.mix import Host, RequestClass
 from tests import builders
 from webhook.pods.stored_pod import Pod
@@ -13,7 +13,7 @@ HALF = RequestClass(1, 50, Memory(percent=50), Host(4000, 2**30))
 
 
 def asks(**annotations: str) -> chooser.Asks:
-    return chooser.asks_of(Pod.from_manifest(builders.pod(**annotations)).request, (("cpu", 4000), ("memory", 2**30)))
+    return chooser.asks_of(Pod.from_manifest(builders.pod(**annotations)), (("cpu", 4000), ("memory", 2**30)))
 
 
 def test_request_combines_annotations_and_containers() -> None:
@@ -24,6 +24,13 @@ def test_request_combines_annotations_and_containers() -> None:
 
 def test_results_of_gpushare_do_not_change_the_kind() -> None:
     assert asks(request="0.5", allocation="a1", node="node-a", gpu_uuids="GPU-1") == (HALF,)
+
+
+def test_class_has_the_isolation_that_the_pod_was_given() -> None:
+    """Otherwise no kind of GPU that takes only MPS shares would seem to fit the pods of a cluster with that default."""
+    (given,) = asks(request="0.5", isolation_given="mps")
+    assert given.constraints.isolation is Isolation.MPS
+    assert asks(request="0.5", isolation_given="other") == (HALF,)
 
 
 def test_pods_without_a_valid_request_have_no_classes() -> None:
