@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare import codec, contract, pod
+from gpushare import contract, pod, quantity
 from gpushare.gpunode import Gpu
 from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Section, Table, sentence
 from kubectl_gpushare.source.snapshot import message_of
@@ -38,7 +38,7 @@ def age(seconds: float) -> str:
 
 def since(moment: str, *, now: float) -> str:
     try:
-        return age(now - codec.parse_time(moment)) if moment else ""
+        return age(now - quantity.parse_time(moment)) if moment else ""
     except ValueError:
         return ""
 
