@@ -1,4 +1,4 @@
-"""What kubectl shows as well, as kubectl shows it: ages, the states of pods, and Events."""
+"""Ages, states of pods and Events, in the format that kubectl uses for them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _STEPS = (
 
 
 def age(seconds: float) -> str:
-    """Return an age, coarser the older it is; a negative one (clocks differ) is `0s`."""
+    """Format an age, less precisely the longer it is; a negative one (clocks differ) is `0s`."""
     whole = max(0, int(seconds))
     for below, unit, letter, smaller, smaller_letter in _STEPS:
         if whole < below:
