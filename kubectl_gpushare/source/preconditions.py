@@ -1,7 +1,7 @@
 """Gathers the facts of a cluster for `check`.
 
-Requests run at once, through one kubectl. `unread` says by kind what could not be read, such as for lack of rights: a
-fact that is not known never counts as met.
+Requests run at once, through one kubectl. `unread` says by kind why it could not be read, such as for lack of rights:
+an unknown fact never counts as met.
 """
 
 from __future__ import annotations
