@@ -66,7 +66,12 @@ class Kubectl:
         """Run `kubectl proxy`, for many requests with one start and one login; its socket is in a private directory."""
         import tempfile
 
-        with tempfile.TemporaryDirectory(prefix="gpushare-") as directory:
+        try:
+            private = tempfile.TemporaryDirectory(prefix="gpushare-", ignore_cleanup_errors=True)
+        except OSError as error:
+            why = "no directory for the socket of kubectl proxy can be created"
+            raise plugin_errors.KubectlError(f"{why} ({error}): set TMPDIR to a writable one") from error
+        with private as directory:
             path = f"{directory}/socket"
             running, proxy = self._start("proxy", f"--unix-socket={path}", *self.flags), Proxy(path, self.flags)
             try:

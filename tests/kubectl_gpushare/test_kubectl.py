@@ -176,3 +176,14 @@ def test_rejection_through_the_proxy_becomes_the_same_sentence(
 )  # fmt: skip
 def test_time_limit_of_a_request_is_kept_by_the_proxy(flag: str, seconds: float | None) -> None:
     assert kubectl.timeout_seconds(("--as=jane", flag)) == seconds
+
+
+def test_without_a_directory_for_the_socket_the_error_says_what_to_set(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:  # pytest makes files there too
+        patch.setattr("tempfile.tempdir", "/nonexistent")
+        ended = plugin("check", KUBECTL_PATH=fake_kubectl("echo '{}'"))
+    assert ended.code == 1
+    assert ended.err.startswith("error: no directory for the socket of kubectl proxy can be created (")
+    assert ended.err.endswith("): set TMPDIR to a writable one\n")
