@@ -315,12 +315,10 @@ async def run_command(*command: str) -> None:
         async with asyncio.timeout(COMMAND_SECONDS):
             output, _ = await process.communicate()
     except TimeoutError as error:
+        process.kill()
+        with contextlib.suppress(TimeoutError):  # a process that hangs in the driver may survive SIGKILL
+            async with asyncio.timeout(KILL_SECONDS):
+                await process.wait()
         raise SetUpError(f"{' '.join(command)} did not end within {COMMAND_SECONDS:.0f} s") from error
-    finally:
-        if process.returncode is None:
-            process.kill()
-            with contextlib.suppress(TimeoutError):  # a process that hangs in the driver may survive SIGKILL
-                async with asyncio.timeout(KILL_SECONDS):
-                    await process.wait()
     if process.returncode:
         raise SetUpError(f"{' '.join(command)} failed: {output.decode(errors='replace').strip()}")
