@@ -30,7 +30,8 @@ from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.moves import DefragPlan
 from gpushare.errors import LedgerError
 from gpushare.placement import Placement
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 
 Wanted = list[tuple[str, RequestingPod]]
 Planner = Callable[[World, Wanted, int], DefragPlan]

@@ -75,7 +75,7 @@ ONLY_ARBITER: Final = (Isolation.ARBITER,)  # what a GPU offers unless its confi
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Labels:
-    """What other pods on the same GPU are checked against: the three locality annotations, and the isolation."""
+    """The properties that other pods on the same GPU are checked against: locality annotations and isolation."""
 
     affinity: str = ""
     anti_affinity: str = ""

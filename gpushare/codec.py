@@ -8,13 +8,12 @@ loses nothing: `to_spec` of what `read` returned contains the invalid allocation
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import enum
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from gpushare import contract, errors, gpunode
+from gpushare import contract, errors, gpunode, quantity
 from gpushare.allocation import (
     ALL_STEPS,
     ONLY_ARBITER,
@@ -266,7 +265,7 @@ def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
             uid=str(holder.get("uid", "")),
         ),
         shares=tuple([_read_share(share, identity, ignored) for share in entry["shares"]]),
-        reserved_until=None if until is None else parse_time(until),
+        reserved_until=None if until is None else quantity.parse_time(until),
         labels=_read_labels(labels, isolation),
         latency=entry.get("latency") is True,
     )
@@ -288,7 +287,7 @@ def _write_allocation(entry: Allocation) -> dict[str, Any]:
         "pod": {"namespace": entry.pod.namespace} | _present(name=entry.pod.name, uid=entry.pod.uid),
         "shares": [_write_share(share) for share in entry.shares],
     } | _present(
-        reservedUntil=None if entry.reserved_until is None else format_time(entry.reserved_until),
+        reservedUntil=None if entry.reserved_until is None else quantity.format_time(entry.reserved_until),
         labels=labels,
         isolation=_unless(entry.labels.isolation, Isolation.ARBITER),
         latency=entry.latency or None,
@@ -374,17 +373,6 @@ def _mig_entry(made: MigInstance) -> dict[str, Any]:
         "compute": made.compute_percent,
         "memory": made.memory_bytes,
     }
-
-
-def parse_time(text: str) -> float:
-    """Return an RFC 3339 time as Unix seconds."""
-    return datetime.datetime.fromisoformat(text).timestamp()
-
-
-def format_time(seconds: float) -> str:
-    """Return a time as RFC 3339 in UTC, to the microsecond (Kubernetes' MicroTime)."""
-    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def _present(**fields: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class Mode(enum.StrEnum):
 
 
 class MemoryEnforcement(enum.StrEnum):
-    """What refuses memory beyond a share's limit, on a GPU or for a process."""
+    """The component that refuses memory beyond a share's limit, on a GPU or for a process."""
 
     LIBRARY = "library"  # the library, in the processes that load it
     DRIVER = "driver"  # also the driver, in every process, by cgroup

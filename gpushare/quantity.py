@@ -1,10 +1,11 @@
-"""Kubernetes quantities and fractions of a GPU, as exact integers: bytes and percent.
+"""Kubernetes quantities and fractions of a GPU, as exact integers (bytes and percent), and Kubernetes times.
 
 Grammar of quantities: https://kubernetes.io/docs/reference/kubernetes-api/common-definitions/quantity/
 """
 
 from __future__ import annotations
 
+import datetime
 import re
 from typing import TYPE_CHECKING
 
@@ -85,3 +86,14 @@ def format_exactly(count: int) -> str:
 def format_compute(percent: int) -> str:
     """Return a fraction of a GPU as people write it: `0.5`, `0.25`, `1`."""
     return f"{percent / 100:g}"
+
+
+def parse_time(text: str) -> float:
+    """Return an RFC 3339 time as Unix seconds."""
+    return datetime.datetime.fromisoformat(text).timestamp()
+
+
+def format_time(seconds: float) -> str:
+    """Return a time as RFC 3339 in UTC, to the microsecond (Kubernetes' MicroTime)."""
+    moment = datetime.datetime.fromtimestamp(seconds, tz=datetime.UTC)
+    return moment.strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -71,7 +71,7 @@ def _reason(cordoned: bool) -> Callable[[Callable[..., None]], Callable[..., Non
 def _note(origin: live_cluster.LiveCluster, reason: str | None) -> CordonNote:
     now = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     try:
-        user = json.loads(origin.kubectl.post(_WHO, json.dumps(_WHO_BODY)).text())["status"]["userInfo"]["username"]
+        user = json.loads(origin.kubectl.create(_WHO, json.dumps(_WHO_BODY)))["status"]["userInfo"]["username"]
     except (plugin_errors.KubectlError, ValueError, KeyError, TypeError):
         user = ""  # an API server that does not return it
     return CordonNote(str(user), now, " ".join((reason or "").split()))

@@ -16,6 +16,8 @@ from gpushare import contract, printable
 from kubectl_gpushare import plugin_errors
 
 if TYPE_CHECKING:
+    import socket
+
     from gpushare.object_parsers import Json
 
 _CHUNK_BYTES = 1 << 20
@@ -57,11 +59,28 @@ class Kubectl:
         return self._start("patch", resource, name, "--type=merge", f"--patch={patch}", *flags).text()
 
     def create(self, path: str, body: str) -> str:
-        return self.post(path, body).text()
+        return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode()).text()
 
-    def post(self, path: str, body: str) -> Running:
-        """Start a POST of JSON that changes nothing: a review, or a dry run. Several may run at once."""
-        return self._start("create", "--raw", path, "--filename=-", *self.flags, sent=body.encode())
+    @contextlib.contextmanager
+    def proxied(self) -> Iterator[Proxy]:
+        """Run `kubectl proxy`, for many requests with one start and one login; its socket is in a private directory."""
+        import tempfile
+
+        try:
+            private = tempfile.TemporaryDirectory(prefix="gpushare-", ignore_cleanup_errors=True)
+        except OSError as error:
+            why = "no directory for the socket of kubectl proxy can be created"
+            raise plugin_errors.KubectlError(f"{why} ({error}): set TMPDIR to a writable one") from error
+        with private as directory:
+            path = f"{directory}/socket"
+            running, proxy = self._start("proxy", f"--unix-socket={path}", *self.flags), Proxy(path, self.flags)
+            try:
+                if not running.stdout.readline():  # it prints where it serves once it does
+                    running.finish()
+                yield proxy
+            finally:
+                proxy.close()
+                running.stop()
 
     def namespace(self) -> str:
         """Return the namespace of the current context; in a pod without a kubeconfig the pod's, as kubectl does."""
@@ -97,7 +116,30 @@ class Kubectl:
         return Running(process)
 
 
-class Running:
+class Answer:
+    """The answer to a request, which arrives in chunks."""
+
+    def chunks(self) -> Iterator[bytes]:
+        raise NotImplementedError
+
+    def reader(self) -> Reader:
+        return Reader(self.chunks())
+
+    def text(self, max_bytes: int | None = None) -> str:
+        """Return the whole answer. Raises `KubectlError` and stops reading after `max_bytes`."""
+        whole = bytearray()
+        for chunk in self.chunks():
+            whole += chunk
+            if max_bytes is not None and len(whole) > max_bytes:
+                self.stop()
+                raise plugin_errors.KubectlError(f"the answer is longer than {max_bytes >> 20} MiB")
+        return whole.decode()
+
+    def stop(self) -> None:
+        raise NotImplementedError
+
+
+class Running(Answer):
     """A running kubectl process."""
 
     def __init__(self, process: subprocess.Popen[bytes]) -> None:
@@ -117,19 +159,6 @@ class Running:
             self.stop()
             raise
         self.finish()
-
-    def reader(self) -> Reader:
-        return Reader(self.chunks())
-
-    def text(self, max_bytes: int | None = None) -> str:
-        """Return kubectl's whole output. Raises `KubectlError` and stops reading after `max_bytes`."""
-        whole = bytearray()
-        for chunk in self.chunks():
-            whole += chunk
-            if max_bytes is not None and len(whole) > max_bytes:
-                self.stop()
-                raise plugin_errors.KubectlError(f"the answer is longer than {max_bytes >> 20} MiB")
-        return whole.decode()
 
     def finish(self) -> None:
         code = self._process.wait()
@@ -153,6 +182,86 @@ class Running:
             elif text and not re.match(_KLOG, text):
                 print(printable.replaced(text.expandtabs()), file=sys.stderr, flush=True)
         stream.close()
+
+
+class Proxy:
+    """A running `kubectl proxy`. Requests run at once, each on a connection of its own."""
+
+    def __init__(self, path: str, flags: Iterable[str]) -> None:
+        self._path = path  # of its socket
+        self._timeout_seconds = timeout_seconds(flags)
+        self._begun: list[Proxied] = []
+
+    def get(self, path: str) -> Answer:
+        return self._begin("GET", path)
+
+    def post(self, path: str, body: str) -> Answer:
+        """Start a POST of JSON."""
+        return self._begin("POST", path, body)
+
+    def close(self) -> None:
+        for answer in self._begun:
+            answer.stop()
+
+    def _begin(self, method: str, path: str, body: str | None = None) -> Answer:
+        import socket
+
+        connected = socket.socket(socket.AF_UNIX)
+        connected.settimeout(self._timeout_seconds)
+        self._begun.append(answer := Proxied(connected))
+        try:
+            connected.connect(self._path)
+            answer.connection.request(method, path, body, {"Content-Type": "application/json"})
+        except OSError as error:
+            raise plugin_errors.KubectlError(f"kubectl proxy takes no request: {error}") from error
+        return answer
+
+
+class Proxied(Answer):
+    """A request through the proxy."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        import http.client
+
+        self.connection = http.client.HTTPConnection("localhost")
+        self.connection.sock = connected
+
+    def chunks(self) -> Iterator[bytes]:
+        import http.client
+
+        try:
+            response = self.connection.getresponse()
+            if response.status >= http.HTTPStatus.BAD_REQUEST:
+                raise explain(refusal(response.status, response.read().decode(errors="replace")))
+            while chunk := response.read1(_CHUNK_BYTES):
+                yield chunk
+        except (OSError, http.client.HTTPException) as error:
+            raise plugin_errors.KubectlError(f"the API server's answer did not arrive in full: {error}") from error
+        finally:
+            self.stop()
+
+    def stop(self) -> None:
+        self.connection.close()
+
+
+def refusal(status: int, body: str) -> str:
+    """Return the error that kubectl prints for this response."""
+    import json
+
+    try:
+        answer = json.loads(body)
+        return f"Error from server ({answer['reason']}): {answer['message']}"
+    except (ValueError, KeyError, TypeError):
+        if status == 404:
+            return "the server could not find the requested resource"
+        return f"Unable to connect to the server: {body.strip()}"
+
+
+def timeout_seconds(flags: Iterable[str]) -> float | None:
+    """Return the time limit of a request by the flag --request-timeout, such as 1m30s or 90; None without one."""
+    text = next((flag.partition("=")[2] for flag in flags if flag.startswith("--request-timeout=")), "")
+    units = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "": 1}
+    return sum(float(number) * units[unit] for number, unit in re.findall(r"([\d.]+)(ms|s|m|h|)", text)) or None
 
 
 class Reader:

@@ -21,7 +21,7 @@ from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Move
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 from kubectl_gpushare import cordoning, plugin_errors
 from kubectl_gpushare.source import chosen_source, live_cluster
 

@@ -137,10 +137,10 @@ def proven(present: Present, record: tuple[CutDevice, ...]) -> tuple[CutDevice, 
 
 
 def as_devices(node: GpuNode, record: Record) -> GpuNode:
-    """Return the node as its processes see it: each MIG device is a GPU of its own, which one share has whole.
+    """Return the node as its processes see it: each MIG device is a whole GPU that belongs to one share.
 
-    The device keeps the limits, so the share may have all of its memory and compute. Shares whose device does not exist
-    yet are left out: no container of theirs runs.
+    The device enforces the limits, so the share may use all of its memory and compute. Shares whose device does not
+    exist yet are omitted, because none of their containers runs.
     """
     devices = {(uuid, cut.profile, cut.start): cut.uuid for uuid, cuts in record.items() for cut in cuts if cut.uuid}
     if not any(share.mig for _, share in _shares(node)):

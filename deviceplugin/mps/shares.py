@@ -38,7 +38,7 @@ STARTING_SECONDS: Final = 60.0  # in which a container whose daemon is ready sta
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class ClientFiles:
-    """What a container gets of a daemon. partition: the directory with the name of its SM partition, if it has one."""
+    """A daemon's files that a container mounts. partition: the directory with the name of its SM partition, if any."""
 
     daemon: DaemonFiles
     partition: Path | None = None

@@ -1,8 +1,8 @@
 """Static SM partitions: a GPU's multiprocessors in equal parts, one for each share with the isolation mps.
 
-A daemon cuts them in whole chunks while it has no clients, which is so only before its first share starts. They last
-until it ends; the next daemon gives them other names. So a container does not get a name but a directory, read-only,
-with a file that has the present one. The directories are the only record of who has which partition.
+A daemon can create them only while it has no clients, so it creates all of them before its first share starts. They
+last until it ends, and the next daemon gives them other names. A container therefore gets a read-only directory with a
+file that contains the current name. These directories are the only record of which share has which partition.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.state.gpunode_copy import GpuNodeCopy
 from deviceplugin.state.node_state import NodeState, Unreadable
-from gpushare import codec, contract
+from gpushare import codec, contract, quantity
 from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.gpunode import Condition, Gpu, GpuNode, Resize
 
@@ -115,7 +115,7 @@ class GpuNodeStatus:
         said = conditions(
             gpus,
             previous=node.conditions,
-            now=codec.format_time(self._wall_clock()),
+            now=quantity.format_time(self._wall_clock()),
             unread=self._state.unread.value,
             hung_up=self._state.hung_up.value,
             stopped=STOPPED if self._is_stopped(node) else "",

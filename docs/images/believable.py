@@ -12,13 +12,13 @@ import urllib.parse
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpushare import codec, contract
+from gpushare import codec, contract, quantity
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.gpunode import Condition, Gpu, GpuNode
 from kubectl_gpushare.source import agents, live_usage
 from tests import builders
 
-NOW = codec.parse_time("2026-03-02T09:30:00Z")
+NOW = quantity.parse_time("2026-03-02T09:30:00Z")
 _GIB = 1 << 30
 
 

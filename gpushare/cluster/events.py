@@ -12,7 +12,6 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
-import datetime
 import logging
 import secrets
 import time
@@ -20,6 +19,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from gpushare import quantity
 from gpushare.cluster import api_client, api_errors
 
 UPDATE_SECONDS: Final = 600.0  # how often a series is updated while its event keeps occurring
@@ -249,7 +249,7 @@ class Recorder:
 
     async def _write(self, recorded: Recorded) -> None:
         event = recorded.event
-        at = datetime.datetime.fromtimestamp(recorded.at, datetime.UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        at = quantity.format_time(recorded.at)
         # Events about cluster-scoped objects live in `default`.
         namespace = dict(event.regarding).get("namespace", "default")
         collection = f"/apis/events.k8s.io/v1/namespaces/{namespace}/events"

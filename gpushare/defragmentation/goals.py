@@ -12,7 +12,8 @@ from gpushare.defragmentation.moves import DefragPlan, DefragStep, MoveSimulator
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 
 _HOLES = (100, 75, 50, 25)  # percent of a GPU, compute and memory
 

@@ -22,7 +22,8 @@ from gpushare.nodefilters import pod_requests
 from gpushare.placement import filters
 from gpushare.request import Request
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod, successor
+from gpushare.whatif.world import World
 
 MAX_MOVES: Final = 8  # for one share
 _MAX_ON_A_GPU: Final = 10  # movable pods per GPU that are considered, those that are cheapest to place again
@@ -138,7 +139,7 @@ class Movable:
             return "not known as a running pod"
         if reason := evicting.protected(manifest, max_priority=self._max_priority) or self._budgets.forbids(manifest):
             return reason
-        fresh = worlds.successor(manifest)
+        fresh = successor(manifest)
         if stands_for_cpu_only(entry):
             amounts = pod_requests.requests(manifest, running=True)
             host = Host(amounts.get(pod_requests.CPU, 0), amounts.get(pod_requests.MEMORY, 0))

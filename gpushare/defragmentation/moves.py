@@ -19,7 +19,7 @@ from gpushare.defragmentation.leaving import Departure, Movable, Mover
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import NodeView, Placement
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 
 _MAX_TRIES: Final = 200  # of options whose pods all find a place at once, for one share; and of others, for a plan
 _MAX_INSPECTED: Final = 50_000  # GPUs inspected for pods that make room for others, for a plan

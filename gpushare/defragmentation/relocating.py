@@ -20,7 +20,8 @@ from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Departure, Movable, Mover, Shape
 from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move, MoveSimulator
 from gpushare.placement import NodeView
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 
 MIN_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
 _ADMITTED: Final = 2.0  # the value of a GPU given to a gated pod; a free GPU is worth 1

@@ -19,7 +19,10 @@ _OWN: Final = frozenset({contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, co
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PodKey:
-    """Compared by value. `amounts`: in the order of messages. `own`: gpushare's resources, also in the ledger."""
+    """The part of a pod that decides which nodes fit; pods with equal keys fit the same nodes.
+
+    amounts: in the order of messages. own: gpushare's resources, which the ledger counts too.
+    """
 
     tolerations: tuple[taints.Toleration, ...] = ()
     selector: tuple[tuple[str, str], ...] = ()

@@ -15,7 +15,7 @@ from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
 
 if TYPE_CHECKING:
-    from gpushare.whatif import world as worlds
+    from gpushare.whatif.requesting_pod import RequestingPod
 
 NO_WAY = 2  # exit code
 
@@ -162,12 +162,12 @@ def command(
     return 0 if is_for_all or all(step.gpus for step in plan.steps) else NO_WAY
 
 
-def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, worlds.RequestingPod]:
+def _named(origin: chosen_source.Source, chosen: options.Options, word: str) -> tuple[str, RequestingPod]:
     from gpushare.defragmentation import goals
-    from gpushare.whatif import world as worlds
+    from gpushare.whatif import requesting_pod
 
     manifest = chosen_source.pod_named(origin, chosen, word)
-    asked = worlds.RequestingPod.from_manifest(manifest)
+    asked = requesting_pod.RequestingPod.from_manifest(manifest)
     if reason := goals.pointless(manifest, asked):
         raise plugin_errors.PluginError(reason)
     return "/".join(pod.namespaced_name(manifest)), asked

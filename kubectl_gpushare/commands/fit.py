@@ -68,7 +68,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
       kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
       kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
     """
-    from gpushare.whatif.world import RequestingPod
+    from gpushare.whatif.requesting_pod import RequestingPod
     from kubectl_gpushare.planning import capacity
     from kubectl_gpushare.source import pod_files
     from kubectl_gpushare.views import fit as view

@@ -72,6 +72,7 @@ def command(
       kubectl gpushare simulate --trace trace.csv --nodes 2x8 --nodes "4x4:Tesla T4:16Gi" -o json
     """
     from gpushare import ledger
+    from gpushare.whatif import requesting_pod
     from gpushare.whatif import world as worlds
     from kubectl_gpushare.planning import simulation
     from kubectl_gpushare.source import pod_files
@@ -90,7 +91,7 @@ def command(
     arrivals = []
     for line in lines:
         try:
-            asked = worlds.RequestingPod.from_manifest(line.pod)
+            asked = requesting_pod.RequestingPod.from_manifest(line.pod)
         except errors.RequestError as error:
             raise plugin_errors.PluginError(f"{line.pod['metadata']['name']}: {error}") from error
         arrivals.append(simulation.Arrival(line.start_seconds, line.duration_seconds, asked))

@@ -15,7 +15,8 @@ from gpushare.placement import Placement, exclusive_gpus
 from gpushare.refusal import Cause, Refusal
 from gpushare.resource_quota import Allowance
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning.remedies import Remedy
 

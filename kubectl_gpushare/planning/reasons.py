@@ -15,7 +15,8 @@ from gpushare.refusal import Refusal
 from gpushare.resource_quota import Allowance
 from gpushare.share_range import UNBOUNDED, ShareRange
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod, without_placement
+from gpushare.whatif.world import World
 from kubectl_gpushare.planning import remedies
 from kubectl_gpushare.planning.remedies import Remedy
 from kubectl_gpushare.source.snapshot import Snapshot
@@ -48,7 +49,7 @@ def explain(
 
     quotas: its namespace's, which bound exclusive GPUs. allowed: its namespace's range.
     """
-    asked = RequestingPod.from_manifest(worlds.without_placement(manifest))
+    asked = RequestingPod.from_manifest(without_placement(manifest))
     world = around(manifest, snapshot)
     world.bounds = {asked.namespace: exclusive_gpus.bound_of(asked.namespace, quotas)}
     world.ranges = {asked.namespace: allowed}

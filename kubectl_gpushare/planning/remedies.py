@@ -22,7 +22,8 @@ from gpushare.placement.filters import Sees
 from gpushare.refusal import Rejected
 from gpushare.request import CONSTRAINTS
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import Answer, RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod, without_placement
+from gpushare.whatif.world import Answer, World
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,7 +132,7 @@ def _moved(world: World, asked: RequestingPod, rejected: Sequence[Rejected]) -> 
         if manifest is None:
             continue
         try:
-            mover = RequestingPod.from_manifest(worlds.without_placement(manifest))
+            mover = RequestingPod.from_manifest(without_placement(manifest))
         except errors.RequestError:
             continue
         back = world.remove(manifest, view.node.name, entry)

@@ -9,7 +9,8 @@ from collections.abc import Sequence
 from gpushare.allocation import Allocation
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import Placement
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 
 MOMENTS = 120  # most samples of the cluster's state
 _TRIED = 100  # waiting pods that are tried when one ends, the oldest first

@@ -1,4 +1,8 @@
-"""Gathers the facts of a cluster for `check`: requests run at once; `unread` says by kind what could not be read."""
+"""Gathers the facts of a cluster for `check`.
+
+Requests run at once, through one kubectl. `unread` says by kind why it could not be read, such as for lack of rights:
+an unknown fact never counts as met.
+"""
 
 from __future__ import annotations
 
@@ -40,19 +44,26 @@ def of_cluster(
 ) -> ClusterFacts:
     # The first request decides whether there is a cluster at all; any other may be forbidden.
     version = str(LiveCluster(program).document("/version").get("gitVersion") or "")
+    with program.proxied() as proxy:
+        return _gathered(proxy, version, manifests, installing=installing, namespace_of_trial=namespace_of_trial)
+
+
+def _gathered(
+    proxy: kubectl.Proxy, version: str, manifests: Iterable[Json], *, installing: bool, namespace_of_trial: str
+) -> ClusterFacts:
     unread: dict[str, str] = {}
-    groups = _groups(program, unread)
+    groups = _groups(proxy, unread)
     begun = {
-        kind: program.raw(path.replace("/V/", f"/{groups[group]}/"))
+        kind: proxy.get(path.replace("/V/", f"/{groups[group]}/"))
         for kind, (group, path) in _PATHS.items()
         if group in groups
     }
     pods = f"/api/v1/namespaces/{namespace_of_trial}/pods?dryRun=All"
-    trial = None if installing else program.post(pods, json.dumps(_probe()))
+    trial = None if installing else proxy.post(pods, json.dumps(_probe()))
     objects: dict[str, tuple[Json, ...]] = {kind: () for kind in _PATHS if kind not in begun}
-    for kind, running in begun.items():
+    for kind, answer in begun.items():
         try:
-            objects[kind] = tuple(_kept(kind, (item for _, item in running.reader())))
+            objects[kind] = tuple(_kept(kind, (item for _, item in answer.reader())))
         except plugin_errors.NotInstalled:
             objects[kind] = ()
         except (plugin_errors.KubectlError, ValueError) as error:
@@ -61,7 +72,7 @@ def of_cluster(
         for kind in [kind for kind in _PATHS if kind not in begun]:
             del objects[kind]
             unread[kind] = unread["groups"]
-    rights = _answer("rights", unread, lambda: _rights(program)) if installing else None
+    rights = _answer("rights", unread, lambda: _rights(proxy)) if installing else None
     return ClusterFacts(
         _plan(manifests, objects),
         installing=installing,
@@ -110,10 +121,10 @@ def of_objects(items: Iterable[Json], manifests: Iterable[Json] = (), *, install
     )
 
 
-def _groups(program: kubectl.Kubectl, unread: dict[str, str]) -> dict[str, str]:
+def _groups(proxy: kubectl.Proxy, unread: dict[str, str]) -> dict[str, str]:
     """Return API group → preferred version, including the core group, which is empty."""
     try:
-        answer = LiveCluster(program).document("/apis")
+        answer = json.loads(proxy.get("/apis").text())
     except (plugin_errors.KubectlError, ValueError) as error:
         unread["groups"] = str(error)
         return {"": "v1", "apps": "v1", _ADMISSION: "v1"}
@@ -146,28 +157,28 @@ def _answer(what: str, unread: dict[str, str], ask: Callable[[], Any]) -> Any:
         return None
 
 
-def _rights(program: kubectl.Kubectl) -> dict[str, bool]:
-    if _allowed(_review(program, "* *.*")):  # an administrator's right, which implies all others
+def _rights(proxy: kubectl.Proxy) -> dict[str, bool]:
+    if _allowed(_review(proxy, "* *.*")):  # an administrator's right, which implies all others
         return dict.fromkeys(cluster_rules.RIGHTS, True)
-    begun = {right: _review(program, right) for right in cluster_rules.RIGHTS}
-    return {right: _allowed(running) for right, running in begun.items()}
+    begun = {right: _review(proxy, right) for right in cluster_rules.RIGHTS}
+    return {right: _allowed(answer) for right, answer in begun.items()}
 
 
-def _review(program: kubectl.Kubectl, right: str) -> kubectl.Running:
+def _review(proxy: kubectl.Proxy, right: str) -> kubectl.Answer:
     verb, _, resource = right.partition(" ")
     name, _, group = resource.partition(".")
     spec = {"resourceAttributes": {"verb": verb, "resource": name, "group": group}}
     body = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
-    return program.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json.dumps(body))
+    return proxy.post("/apis/authorization.k8s.io/v1/selfsubjectaccessreviews", json.dumps(body))
 
 
-def _allowed(running: kubectl.Running) -> bool:
-    return bool((json.loads(running.text()).get("status") or {}).get("allowed"))
+def _allowed(answer: kubectl.Answer) -> bool:
+    return bool((json.loads(answer.text()).get("status") or {}).get("allowed"))
 
 
-def _trial(running: kubectl.Running) -> Trial:
+def _trial(answer: kubectl.Answer) -> Trial:
     try:
-        return Trial(json.loads(running.text()))
+        return Trial(json.loads(answer.text()))
     except plugin_errors.KubectlError as error:
         return Trial(None, str(error))
 

@@ -1,4 +1,4 @@
-"""What kubectl shows as well, as kubectl shows it: ages, the states of pods, and Events."""
+"""Ages, states of pods and Events, in the format that kubectl uses for them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from gpushare import codec, contract, pod
+from gpushare import contract, pod, quantity
 from gpushare.gpunode import Gpu
 from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Section, Table, sentence
 from kubectl_gpushare.source.snapshot import message_of
@@ -27,7 +27,7 @@ _STEPS = (
 
 
 def age(seconds: float) -> str:
-    """Return an age, coarser the older it is; a negative one (clocks differ) is `0s`."""
+    """Format an age, less precisely the longer it is; a negative one (clocks differ) is `0s`."""
     whole = max(0, int(seconds))
     for below, unit, letter, smaller, smaller_letter in _STEPS:
         if whole < below:
@@ -38,7 +38,7 @@ def age(seconds: float) -> str:
 
 def since(moment: str, *, now: float) -> str:
     try:
-        return age(now - codec.parse_time(moment)) if moment else ""
+        return age(now - quantity.parse_time(moment)) if moment else ""
     except ValueError:
         return ""
 

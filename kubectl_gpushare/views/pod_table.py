@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushare import codec, contract, ledger, mig_shares, pod, quantity
+from gpushare import contract, ledger, mig_shares, pod, quantity
 from gpushare.allocation import Allocation, Isolation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
@@ -136,7 +136,7 @@ def item(row: PodRow) -> dict[str, Any]:
         "requestPercent": row.request_percent,
         "limitsPercent": row.limits_percent,
         "memoryBytes": row.memory_bytes,
-        "reservedUntil": codec.format_time(until) if (until := _until(row)) is not None else "",
+        "reservedUntil": quantity.format_time(until) if (until := _until(row)) is not None else "",
         "asksFor": list(map(str, _demands(row))),
         "created": row.created,
         "reason": _reason(row),

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -51,3 +54,22 @@ def test_a_difference_is_shown_one_value_per_line() -> None:
         "+ spec.gates: g",
     ]
     assert demo.difference(after, after) == []
+
+
+def test_a_long_step_of_the_demo_shows_progress(tmp_path: Path) -> None:
+    make, go = tmp_path / "make", tmp_path / "go"
+    make.write_text(f"#!/bin/sh\nfor _ in $(seq 600); do [ -e {go} ] && exit 3; sleep 0.1; done\n")
+    make.chmod(0o755)
+    process = subprocess.Popen(
+        ["./install.sh", "--local"],
+        cwd=manifests.REPOSITORY,
+        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    with process.stdout as output:
+        first = next(line for line in output if line.startswith("  … "))
+        go.touch()
+        assert process.wait(60) == 3
+    assert re.fullmatch(r"  … \d+ s\n", first)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import subprocess
 from collections.abc import Callable
@@ -381,22 +380,3 @@ def test_install_reports_a_missing_cluster(own: access.Access) -> None:
     done = install(path=str(own.kubectl_program.parent))
     assert done.returncode == 1
     assert "error: no cluster answers at the context 'none'" in done.stderr
-
-
-def test_a_long_step_of_the_demo_shows_progress(tmp_path: Path) -> None:
-    make, go = tmp_path / "make", tmp_path / "go"
-    make.write_text(f"#!/bin/sh\nfor _ in $(seq 600); do [ -e {go} ] && exit 3; sleep 0.1; done\n")
-    make.chmod(0o755)
-    process = subprocess.Popen(
-        ["./install.sh", "--local"],
-        cwd=manifests.REPOSITORY,
-        env={**os.environ, "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}"},
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
-    with process.stdout as output:
-        first = next(line for line in output if line.startswith("  … "))
-        go.touch()
-        assert process.wait(60) == 3
-    assert re.fullmatch(r"  … \d+ s\n", first)

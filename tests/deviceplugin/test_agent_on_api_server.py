@@ -11,16 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps.daemons import Daemons
-from deviceplugin.mps.shares import MpsShares
-from deviceplugin.report.gpunode_status import GpuNodeStatus
-from deviceplugin.state.gpunode_copy import GpuNodeCopy
-from deviceplugin.state.node_state import NodeState
 from gpushare import codec, contract, ledger
-from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
-from gpushare.cluster import api_client, api_errors
-from gpushare.gpunode import Gpu, GpuNode, Resize
-from tests import builders, rights
+from gpushare.allocation import Allocation, GivenShare, PodRef
+from gpushare.gpunode import Resize
+from tests import builders
 from tests.deviceplugin import agent_process, simulated, simulated_kubelet
 from tests.deviceplugin.api_server_node import Cluster, cluster, installed
 
@@ -313,100 +307,6 @@ async def test_an_unused_share_shrinks_at_once_and_the_status_shows_it(
     await cluster.until(lambda: told(Resize("a1", 0, 4 << 30, 0)))
     await write(memory_bytes=4 << 30)
     await cluster.until(told)
-
-
-async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster, short_path: Path) -> None:
-    promised = Resize("a1", 0, 4 << 30, 0)
-    seen: list[str] = []
-
-    async def resizes(node: GpuNode) -> tuple[Resize, ...]:
-        seen.append(node.version)
-        if len(seen) == 1:  # the placer writes at this moment
-            cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=wrote")
-        return (promised,)
-
-    async def nothing_shrinks(_: GpuNode) -> tuple[Resize, ...]:
-        return ()
-
-    credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
-    async with api_client.connect(str(credentials), component="agent") as api:
-        wake = asyncio.Event()
-        gpunode = GpuNodeCopy(api, node_name=cluster.node, wake=wake)
-        await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
-        status = GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=resizes)
-        with pytest.raises(api_errors.Conflict):
-            await status.step()
-        assert codec.read(await cluster.gpunode()).resizes == ()
-        await status.step()
-        assert codec.read(await cluster.gpunode()).resizes == (promised,)
-        assert len(set(seen)) == 2
-    used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)
-    assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
-
-
-async def test_a_new_number_of_sm_partitions_meets_no_share_placed_meanwhile(
-    cluster: Cluster, short_path: Path
-) -> None:
-    uuid, state, wake = "GPU-1", NodeState(), asyncio.Event()
-    share = GivenShare(("main",), (uuid,), 25, 25, 8 << 30)
-    entry = Allocation("a1", PodRef("ml", "a", "u"), (share,), labels=Labels(isolation=Isolation.MPS))
-
-    async def nothing_shrinks(_: GpuNode) -> tuple[Resize, ...]:
-        return ()
-
-    async def write(count: int) -> int:
-        state.gpus.publish((Gpu(uuid, 0, "A100", 80 << 30, isolations=(Isolation.MPS,), sm_partitions=count),))
-        await status.step()
-        (gpu,) = codec.read(await cluster.gpunode()).gpus
-        return gpu.sm_partitions
-
-    async with api_client.connect(str(cluster.agents_kubeconfig(short_path / "kubeconfig")), component="agent") as api:
-        gpunode = GpuNodeCopy(api, node_name=cluster.node, wake=wake)
-        mps = MpsShares(
-            Daemons(root=short_path, program=short_path / "keeper", set_exclusive=unused),
-            node=gpunode.now,
-            fractional=lambda: frozenset({uuid}),
-        )
-        status = GpuNodeStatus(api, gpunode, state, wake=wake, resizes=nothing_shrinks, partitions=mps.partitions)
-        assert await write(4) == 4
-        assert await write(2) == 2, "there is no share"
-        await cluster.place(lambda node: dataclasses.replace(node, allocations=(entry,)))
-        with pytest.raises(api_errors.Conflict):
-            await write(4)
-        assert await write(4) == 2, "the share has one of two"
-        await cluster.place(lambda node: dataclasses.replace(node, allocations=()))
-        gpunode.document = await cluster.gpunode()
-        assert await write(4) == 4
-
-
-async def unused(uuid: str, exclusive: bool) -> None:
-    raise AssertionError(uuid, exclusive)
-
-
-async def test_a_status_does_not_wait_for_a_driver_that_hangs(
-    cluster: Cluster, short_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("deviceplugin.report.gpunode_status.RESIZES_SECONDS", 0.05)
-    promised, answers, wake = Resize("a1", 0, 4 << 30, 0), asyncio.Event(), asyncio.Event()
-
-    async def resizes(_: GpuNode) -> tuple[Resize, ...]:
-        await answers.wait()
-        return (promised,)
-
-    async with api_client.connect(str(cluster.agents_kubeconfig(short_path / "kubeconfig")), component="agent") as api:
-        state = NodeState()
-        status = GpuNodeStatus(
-            api, GpuNodeCopy(api, node_name=cluster.node, wake=wake), state, wake=wake, resizes=resizes
-        )
-        await status.step()
-        state.gpus.publish((Gpu("GPU-1", 0, "L4", 24 << 30),))
-        await status.step()
-        assert [gpu.uuid for gpu in codec.read(await cluster.gpunode()).gpus] == ["GPU-1"]
-        wake.clear()
-        answers.set()
-        await wake.wait()
-        await status.step()
-        assert codec.read(await cluster.gpunode()).resizes == (promised,)
 
 
 async def test_an_agent_whose_calls_are_all_rejected_is_not_ready(

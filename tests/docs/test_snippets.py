@@ -115,14 +115,19 @@ def test_flags_quoted_in_text_exist(page: Path) -> None:
     assert sorted(quoted - known) == []
 
 
-def misplaced(diff: str, read: Callable[[str], list[str]]) -> list[str]:
-    """Return the context and removed lines of a diff that its files lack, or have in another order."""
-    wrong, lines = [], iter(())
-    for line in diff.splitlines():
-        if line.startswith("--- "):
-            lines = iter(read(line.removeprefix("--- ")))
-        elif line and line[0] in " -" and line[1:].strip() != "…" and line[1:] not in lines:
-            wrong.append(line)
+def misplaced(diff: str, read: Callable[[str], list[str]]) -> list[list[str]]:
+    """Return the old lines of each hunk that its file lacks in one piece, or has before those of the last hunk."""
+    wrong, lines, at = [], list[str](), 0
+    for hunk in re.split(r"^ …\n|(?=^--- )", diff, flags=re.MULTILINE):
+        head, _, rest = hunk.partition("\n")
+        if head.startswith("--- "):
+            lines, at, hunk = read(head.removeprefix("--- ")), 0, rest
+        old = [line[1:] for line in hunk.splitlines() if not line.startswith("+")]
+        found = next((start for start in range(at, len(lines)) if lines[start : start + len(old)] == old), None)
+        if found is not None:
+            at = found + len(old)
+        elif old:
+            wrong.append(old)
     return wrong
 
 
@@ -134,7 +139,8 @@ def test_diffs_apply_to_their_files(block: Block) -> None:
 def test_a_diff_that_does_not_apply_is_detected() -> None:
     files = {"a.py": ["one", "two"], "b.py": ["three"]}
     assert misplaced("--- a.py\n one\n+new\n two\n--- b.py\n-three\n+four\n", files.__getitem__) == []
-    assert misplaced("--- a.py\n two\n …\n one\n--- b.py\n-four\n", files.__getitem__) == [" one", "-four"]
+    assert misplaced("--- a.py\n two\n …\n one\n--- b.py\n-four\n", files.__getitem__) == [["one"], ["four"]]
+    assert misplaced("--- a.py\n one\n three\n", files.__getitem__) == [["one", "three"]]
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpushare import codec, errors, ledger
+from gpushare import codec, errors, ledger, quantity
 from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, GpuNode, Mode
 from tests import builders
@@ -177,7 +177,7 @@ def test_any_json_in_the_lists_is_read_without_an_error(junk: object) -> None:
 
 @given(st.floats(0, 4e9))
 def test_times_survive_a_round_trip(seconds: float) -> None:
-    assert abs(codec.parse_time(codec.format_time(seconds)) - seconds) < 2e-6
+    assert abs(quantity.parse_time(quantity.format_time(seconds)) - seconds) < 2e-6
 
 
 def test_a_gpu_of_another_owner_takes_shares_only_while_the_ledger_borrows_it() -> None:

@@ -12,7 +12,8 @@ from gpushare.placement import NodeView
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import CONSTRAINTS, NO_CONSTRAINTS, Constraints
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare.planning import remedies
 from tests import builders
 

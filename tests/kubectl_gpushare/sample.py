@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from gpushare import codec, contract
+from gpushare import codec, contract, quantity
 from gpushare.allocation import Allocation, GivenShare, Labels, PodRef
 from gpushare.gpunode import Condition, Gpu, GpuNode, Mode
 from kubectl_gpushare.source import live_usage
@@ -14,7 +14,7 @@ from kubectl_gpushare.source.live_usage import Usage
 from kubectl_gpushare.source.snapshot import Snapshot
 
 GIB = 2**30
-NOW = codec.parse_time("2026-03-01T12:00:00Z")
+NOW = quantity.parse_time("2026-03-01T12:00:00Z")
 WAITING = (
     "no GPU fits 0.5 GPU with 60Gi: of 12 GPUs on 3 nodes, 4 too small, 1 unhealthy; nearest: gpu-1/0 has 20Gi free"
 )

@@ -168,6 +168,7 @@ def test_manifests_to_be_installed_are_checked(plugin: Plugin, tmp_path: Path) -
         ("printf 'Please enter Username: '; echo 'error: EOF' >&2; exit 1", "kubectl has no credentials"),
         ("echo '<html>a proxy</html>'", "kubectl's answer is not JSON"),
         ('echo "error: $*" >&2; exit 1', "get --raw /version --context=c --as=jane"),
+        ('[ "$1" = get ] && echo "{}" && exit; echo "error: $*" >&2; exit 1', "proxy --unix-socket="),
     ],
 )
 def test_unreachable_cluster_is_an_error(
@@ -241,6 +242,17 @@ def test_user_with_few_rights_gets_unknown_facts_reported(broken_cluster: Access
         "webhook-network",
         "kueue",
     }
+
+
+@pytest.mark.apiserver
+def test_check_starts_kubectl_twice(
+    broken_cluster: Access, plugin: Plugin, fake_kubectl: Callable[[str], str], tmp_path: Path
+) -> None:
+    log = tmp_path / "log"
+    program = fake_kubectl(f'echo "$1" >> {log}; exec {broken_cluster.kubectl_program} "$@"')
+    kubeconfig = str(broken_cluster.kubeconfig)
+    assert plugin("check", "--before-install", KUBECTL_PATH=program, KUBECONFIG=kubeconfig).code == 2
+    assert log.read_text().split() == ["get", "proxy"]
 
 
 @pytest.mark.apiserver

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -151,3 +152,38 @@ def test_other_api_version_is_distinguished_from_none(plugin: Plugin, fake_kubec
     assert ended.err.startswith(
         "error: this plugin reads gpushare.io/v1alpha1, and the cluster's gpushare serves v1beta2"
     )
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "error", "sentence"),
+    [
+        (403, json.dumps({"reason": "Forbidden", "message": FORBIDDEN.partition(": ")[2]}), plugin_errors.KubectlForbidden, 'user "jane" may not list'),
+        (404, "404 page not found", plugin_errors.NotInstalled, "is not installed"),
+        (502, "dial tcp 10.0.0.1:6443: connect: refused", plugin_errors.KubectlError, "cannot be reached: .* refused"),
+        (500, '{"reason": "InternalError", "message": "failed calling webhook"}', plugin_errors.KubectlError, "says InternalError: failed calling webhook"),
+    ],
+)  # fmt: skip
+def test_rejection_through_the_proxy_becomes_the_same_sentence(
+    status: int, body: str, error: type[Exception], sentence: str
+) -> None:
+    with pytest.raises(error, match=sentence):
+        raise kubectl.explain(kubectl.refusal(status, body))
+
+
+@pytest.mark.parametrize(
+    ("flag", "seconds"),
+    [("--request-timeout=1m30s", 90), ("--request-timeout=500ms", 0.5), ("--request-timeout=7", 7), ("--request-timeout=0", None), ("--context=1s", None)],
+)  # fmt: skip
+def test_time_limit_of_a_request_is_kept_by_the_proxy(flag: str, seconds: float | None) -> None:
+    assert kubectl.timeout_seconds(("--as=jane", flag)) == seconds
+
+
+def test_without_a_directory_for_the_socket_the_error_says_what_to_set(
+    plugin: Plugin, fake_kubectl: Callable[[str], str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:  # pytest makes files there too
+        patch.setattr("tempfile.tempdir", "/nonexistent")
+        ended = plugin("check", KUBECTL_PATH=fake_kubectl("echo '{}'"))
+    assert ended.code == 1
+    assert ended.err.startswith("error: no directory for the socket of kubectl proxy can be created (")
+    assert ended.err.endswith("): set TMPDIR to a writable one\n")

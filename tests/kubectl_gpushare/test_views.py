@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 
 from gpushare.defragmentation import goals
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare.commands import top
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import layout, printing

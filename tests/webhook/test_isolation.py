@@ -16,7 +16,8 @@ from gpushare.placement import Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
 from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 from webhook import metrics, review

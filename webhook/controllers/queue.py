@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import datetime
 import json
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpushare import contract
+from gpushare import contract, quantity
 from gpushare import request as requests
 from gpushare.nodefilters import volumes
 from gpushare.pod import containers, default_container, init_containers
@@ -57,6 +56,6 @@ def longest_seconds(pods: Iterable[Pod], *, now: float) -> float:
 
 def age_seconds(created: str, now: float) -> float:
     try:
-        return max(0.0, now - datetime.datetime.fromisoformat(created).timestamp())
+        return max(0.0, now - quantity.parse_time(created))
     except ValueError:
         return 0.0

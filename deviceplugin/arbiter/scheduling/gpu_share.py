@@ -198,7 +198,7 @@ class Debts:
         }
 
     def pop(self, gpu_uuid: str, key: str) -> GpuShare | None:
-        """Return the state of a share that is back at this GPU, or None if it owed nothing."""
+        """Remove and return the stored state of a share that reconnects to this GPU; None if it owed nothing."""
         share = self._shares.pop((gpu_uuid, key), None)
         if share is not None:
             # The GPU's surplus may have started again at zero since.

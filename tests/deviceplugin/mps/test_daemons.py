@@ -14,54 +14,11 @@ import pytest
 
 from deviceplugin.mps import daemons, pipe, steps, supervisor
 from deviceplugin.mps.daemons import Daemons
-from deviceplugin.mps.supervisor import Control, ControlError
+from deviceplugin.mps.supervisor import ControlError
 from tests.deviceplugin import simulated, waiting
+from tests.deviceplugin.mps.daemon_world import GIB, POD, PROGRAM, SPEC, UUID, World
 from tests.deviceplugin.mps.programs import filling
 from tests.programs import command
-
-PROGRAM = simulated.BUILD / "nvidia-cuda-mps-control"
-GIB = 1 << 30
-POD = "11111111-2222-3333-4444-555555555555"
-UUID = "GPU-00112233-4455-6677-8899-aabbccddeeff"
-SPEC = steps.Spec(UUID, (steps.MpsGpu(UUID, 2, 40 * GIB, 4),))
-
-
-class World:
-    """The daemons of a node, and the compute modes that they set."""
-
-    def __init__(self, root: Path) -> None:
-        self.root = root
-        self.modes: dict[str, bool] = {}
-        self.changed = asyncio.Event()
-        self.warned: list[str] = []
-        self.daemons = self.made()
-
-    def made(self, program: Path = PROGRAM) -> Daemons:
-        return Daemons(
-            root=self.root,
-            program=program,
-            set_exclusive=self.exclusive,
-            changed=self.changed.set,
-            warn=self.warned.append,
-        )
-
-    async def exclusive(self, uuid: str, exclusive: bool) -> None:
-        self.modes[uuid] = exclusive
-
-    async def until(self, condition: Callable[[], bool], seconds: float = 20) -> None:
-        async with asyncio.timeout(seconds):
-            while not condition():
-                self.changed.clear()
-                await self.changed.wait()
-
-    def pid(self, name: str = UUID) -> int:
-        return int(self.daemons.files(name).pid_file.read_text())
-
-    async def limits(self, name: str = UUID) -> list[str]:
-        return (self.daemons.files(name).pipe / "limits").read_text().splitlines()
-
-    async def answers(self, name: str = UUID) -> bool:
-        return await Control(PROGRAM, steps.environment(SPEC, self.daemons.files(name))).answers()
 
 
 @pytest.fixture

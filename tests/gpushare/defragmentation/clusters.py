@@ -9,7 +9,8 @@ from gpushare.allocation import Allocation, Isolation
 from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.moves import DefragPlan
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from tests import builders
 from webhook.pods import mutation
 

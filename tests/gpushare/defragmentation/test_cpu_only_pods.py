@@ -15,7 +15,8 @@ from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.moves import DefragPlan
 from gpushare.mix import Host, Mix, classes_of
 from gpushare.placement_profile import PlacementProfile
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from tests import builders
 from tests.gpushare.defragmentation.clusters import NONE, moved, node_manifest, owned, put
 from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, budget

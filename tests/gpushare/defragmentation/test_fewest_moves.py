@@ -14,7 +14,7 @@ from gpushare.defragmentation import evicting, goals
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 from kubectl_gpushare.planning import reasons, remedies
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests.gpushare.defragmentation.clusters import NONE, cluster, hole, moved, node_manifest, owned

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gpushare import contract
 from gpushare.defragmentation import goals
 from gpushare.defragmentation.evicting import Budgets
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 from tests.gpushare.defragmentation.clusters import cluster, owned
 
 GPUS = [f"n{node}/{index}" for node in range(3) for index in range(2)]

@@ -15,7 +15,7 @@ from gpushare.defragmentation import leaving, relocating
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Movable
 from gpushare.defragmentation.relocating import Chains
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 from tests.gpushare.defragmentation.clusters import NONE, cluster, moved, owned
 from tests.gpushare.defragmentation.test_plans_keep_the_rules import ALLOWED, GPUS, PODS, PRIORITIES, budget, size
 

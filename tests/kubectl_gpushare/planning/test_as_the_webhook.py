@@ -15,7 +15,8 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
 from gpushare.placement_profile import PlacementProfile
 from gpushare.refusal import Refusal
-from gpushare.whatif.world import Answer, RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import Answer, World
 from tests import builders
 from webhook.pods import mutation
 from webhook.store.memory_store import MemoryStore

@@ -14,7 +14,8 @@ from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare.planning import capacity, reasons, remedies
 from tests import builders
 from tests.gpushare.laws import strategies

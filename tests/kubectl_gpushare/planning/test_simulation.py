@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import ledger
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.planning import simulation
 from kubectl_gpushare.planning.simulation import Arrival

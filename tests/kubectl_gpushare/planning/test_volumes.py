@@ -10,7 +10,8 @@ from gpushare import codec, contract
 from gpushare.nodefilters import volumes
 from gpushare.placement import Placement
 from gpushare.whatif import world
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source.snapshot import Snapshot
 from tests import builders

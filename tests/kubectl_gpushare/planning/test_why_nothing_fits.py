@@ -15,7 +15,7 @@ from gpushare.defragmentation.moves import DefragPlan, DefragStep
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.gpunode import Mode
 from gpushare.refusal import Refusal
-from gpushare.whatif.world import RequestingPod
+from gpushare.whatif.requesting_pod import RequestingPod
 from kubectl_gpushare.output.values import Field
 from kubectl_gpushare.planning import reasons
 from kubectl_gpushare.planning.reasons import Reasons

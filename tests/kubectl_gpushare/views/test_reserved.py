@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpushare import codec, placement, request
+from gpushare import placement, quantity, request
 from gpushare.placement import NodeView
 from gpushare.refusal import Refusal
 from kubectl_gpushare.output.values import Cell
@@ -14,7 +14,7 @@ from kubectl_gpushare.views import pod_table
 from tests import builders
 from tests.kubectl_gpushare import sample
 
-NOW = codec.parse_time("2026-03-01T12:00:00Z")
+NOW = quantity.parse_time("2026-03-01T12:00:00Z")
 
 
 def reserved(number: int, *, seconds: float = 41) -> Any:

@@ -116,13 +116,13 @@ def the_dead_keep_what_they_held(patch: pytest.MonkeyPatch) -> None:
 SAFEGUARDS: Mapping[Break, int] = {
     no_check_at_the_write: 0,
     no_compare_in_the_swap: 0,
-    a_pod_that_is_not_in_the_copy_is_gone: 39,
-    a_reservation_lapses_without_a_look: 39,
+    a_pod_that_is_not_in_the_copy_is_gone: 55,
+    a_reservation_lapses_without_a_look: 440,
     reservations_end_by_wall_clocks: 0,
-    the_second_of_two_shares_is_spare_at_once: 25,
-    whoever_names_a_reservation_has_it: 146,
+    the_second_of_two_shares_is_spare_at_once: 144,
+    whoever_names_a_reservation_has_it: 1081,
     a_dry_run_is_taken_at_its_word: 0,
-    a_namesake_passes_for_the_pod_that_held_it: 18,
+    a_namesake_passes_for_the_pod_that_held_it: 79,
     the_dead_keep_what_they_held: 0,
 }
 
@@ -142,9 +142,9 @@ def a_promise_is_taken_for_a_share(patch: pytest.MonkeyPatch) -> None:
 
 # The same for stories in which GPUNodes are deleted.
 WITHOUT_GPUNODES: Mapping[Break, int] = {
-    what_was_on_a_gpunode_goes_with_it: 63,
-    a_gpunode_is_opened_although_something_may_be_on_its_way: 101,
-    a_promise_is_taken_for_a_share: 389,
+    what_was_on_a_gpunode_goes_with_it: 75,
+    a_gpunode_is_opened_although_something_may_be_on_its_way: 607,
+    a_promise_is_taken_for_a_share: 396,
 }
 
 
