@@ -105,9 +105,9 @@ def _held_back(asked: RequestingPod) -> list[str]:
     if foreign:
         names = ", ".join(errors.quoted(name) for name in foreign[:3])
         sentences.append(f"waits for the scheduling gate {names}, which belongs to another controller")
-    if asked.request.group_size > 1:
+    if asked.request.group_size.is_gang:
         group = errors.quoted(asked.request.group)
-        sentences.append(f"waits for its group {group}: its {asked.request.group_size} pods are placed together")
+        sentences.append(f"waits for its group {group}: {asked.request.group_size.rule}")
     return sentences
 
 

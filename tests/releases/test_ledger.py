@@ -161,3 +161,9 @@ def test_the_plugin_shows_the_previous_releases_ledger() -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
     for name in ("plain", "quick", "apart", "pair", "shrinks", "passes"):
         assert name in shown
+
+
+def test_the_previous_release_gives_no_share_to_a_pod_of_an_elastic_gang() -> None:
+    elastic = builders.pod("worker", request="1", group="ring", group_size="2-8")
+    assert THIS.run(ledgers.request_error, elastic) == ""
+    assert BEFORE.run(ledgers.request_error, elastic).startswith('gpushare.io/group-size "2-8" is not a count')
