@@ -23,6 +23,7 @@ from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.leader_reports import ClusterFigures
+from webhook.controllers.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
@@ -138,6 +139,17 @@ def _start_placer(
         kinds = tuple(GpuKind.named(product, size) for product, size in settings.demand_products)
         asked = DemandSettings(settings.demand_resource, settings.demand_max_gpus, kinds)
         demand = DemandController(api, store, reservation, asked, report=metrics.demanded, wall_clock=api.time)
+    preemptor = None
+    if settings.preemption:
+        preemptor = Preemptor(
+            api,
+            store,
+            store.pods.objects,
+            recorder,
+            metrics,
+            settings.policy,
+            leads=lambda: leadership.is_leader,
+        )
     scheduler = GatedPodScheduler(
         api,
         store,
@@ -145,6 +157,7 @@ def _start_placer(
         recorder,
         metrics,
         limits=dataclasses.replace(DEFAULT_LIMITS, patience_seconds=settings.patience_seconds),
+        preempt=preemptor.reconcile if preemptor is not None else None,
         ask_for_nodes=demand.reconcile if demand is not None else None,
         wall_clock=api.time,
     )

@@ -186,7 +186,7 @@ def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
         kept["annotations"] = {**annotations, **({pod.DEFAULT_CONTAINER: default[:_MAX_NAME]} if default else {})}
     if owners := [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]:
         kept["ownerReferences"] = _without_nulls(owners)
-    small = _some(spec, (*FITNESS_KEYS, "schedulingGates"))
+    small = _some(spec, (*FITNESS_KEYS, "schedulingGates", "preemptionPolicy"))
     for listed in ("containers", "initContainers"):
         if spec.get(listed):
             small[listed] = [_some(container, ("name", *CONTAINER_KEYS)) for container in spec[listed]]

@@ -65,7 +65,8 @@ class _Round:
 class GatedPodScheduler:
     """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units.
 
-    ask_for_nodes: asks an autoscaler for the nodes that waiting pods lack; returns the pods, with what is asked for.
+    preempt: evicts pods of lower priority; returns the waiting pods, with whose place they take. ask_for_nodes: asks an
+    autoscaler for the nodes that waiting pods lack; returns the pods, with what is asked for.
     """
 
     api: PodClient
@@ -75,6 +76,7 @@ class GatedPodScheduler:
     metrics: Metrics
     _: dataclasses.KW_ONLY
     limits: OvertakeLimits = DEFAULT_LIMITS
+    preempt: Callable[[Refusals], Awaitable[Refusals]] | None = None
     ask_for_nodes: Callable[[Refusals], Awaitable[Refusals]] | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -86,10 +88,10 @@ class GatedPodScheduler:
         self._arranger = waiting_units.Arranger()
         self._holders = AllocationHolders()
         self.overtakes = OvertakeCounter()
-        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits)
+        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits, self.preempt is not None)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by UID of the pod
-        self.has_skipped = False  # whether the last round skipped units
+        self.has_skipped = False  # whether the last round left work for another one soon
         self._namespaces: frozenset[str] = frozenset()  # of the units of this round
         self._is_cut = False  # whether this round ends early, for a pod of another namespace
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
@@ -107,6 +109,9 @@ class GatedPodScheduler:
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
         await pacing.let_others_run()
+        if self.preempt is not None:
+            waiting = await self.preempt(waiting)
+            self.has_skipped |= any(refusal.cause is Cause.PREEMPTS for _, refusal in waiting)
         if self.ask_for_nodes is not None:
             waiting = await self.ask_for_nodes(waiting)
         next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
