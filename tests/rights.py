@@ -72,6 +72,7 @@ IN_DEMAND_NAMESPACE = {  # of config/components/demand
         f"podtemplates/{contract.DEMAND_TEMPLATE}": "get",
     },
 }
+WITH_PREEMPTION = {contract.WEBHOOK_SERVICE_ACCOUNT: {"poddisruptionbudgets.policy": "list"}}  # the component
 ACCOUNTS = sorted(set(EVERYWHERE) - {DEFRAG})  # of every installation
 PROGRAMS = "gpushare-"  # the start of each program's User-Agent; tests that use its token have another
 
@@ -83,7 +84,7 @@ def expected(*tables: dict[str, str]) -> set[Right]:
 
 def needed(call: api_audit.ApiCall) -> Right | None:
     """Return the right that allows a call; None if the tables have none."""
-    here = [EVERYWHERE.get(call.account, {})]
+    here = [EVERYWHERE.get(call.account, {}), WITH_PREEMPTION.get(call.account, {})]
     if call.namespace == contract.SYSTEM_NAMESPACE:
         here.append(AT_HOME.get(call.account, {}))
     if call.namespace == contract.DEMAND_NAMESPACE:

@@ -53,6 +53,7 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
             metrics,
             on_refused=unwritable,
             policy=policy,
+            preemption=settings.preemption,
             isolation=settings.default_isolation,
             lifetime_seconds=seconds,
         )

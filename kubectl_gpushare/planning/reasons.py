@@ -39,6 +39,8 @@ class Reasons:
     free_before: float  # stranded GPUs of the cluster without the pod
     isolations: tuple[isolation.TriedKind, ...]  # that placement tries, in this order, and why
     if_recreated: str = ""  # why the webhook would deny the pod if it were created now
+    preemption: str = ""  # whose place the pod would take, or takes
+    bounds: Mapping[str, exclusive_gpus.ExclusiveBound | None] = dataclasses.field(default_factory=dict)
 
 
 def explain(
@@ -77,6 +79,7 @@ def explain(
         free_before=world.fragmentation().stranded_gpus,
         isolations=tried_kinds,
         if_recreated=allowed.excess(asked.request) or "",
+        bounds=world.bounds,
     )
 
 

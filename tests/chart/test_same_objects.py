@@ -43,6 +43,7 @@ SWITCHES: dict[str, Json] = {
     "runtime-class": RUNTIME_CLASS,
     "opt-in": OPT_IN,
     "defrag": {"defrag.enabled": True},
+    "preemption": {"preemption.enabled": True},
     "demand": {"demand.enabled": True},
     "monitoring": MONITORING,
 }
