@@ -182,6 +182,7 @@ def _start_placer(
         leads=lambda: leadership.is_leader,
         resizer=resizer,
         demand=demand,
+        preemptor=preemptor,
         evictor=Evictor(api, recorder, metrics, after_seconds=settings.stuck_seconds),
     )
     figures = ClusterFigures(

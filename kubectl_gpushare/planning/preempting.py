@@ -49,15 +49,12 @@ def _sentence(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets
         return ""
     node, victims = chosen
     place = f"the place of {preemption.names(victims)} on {node}"
-    return (
-        f"will take {place}: preemption is on"
-        if snapshot.profile.preemption
-        else f"would take {place}, if preemption were on"
-    )
+    is_on = snapshot.profile is not None and snapshot.profile.preemption
+    return f"will take {place}: preemption is on" if is_on else f"would take {place}, if preemption were on"
 
 
 def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> tuple[str, Victims] | None:
-    priority, spared = pod.priority(asked.manifest), set[str]()
+    spared = set[str]()
     options = {
         name: victims
         for name in [*world.views]
@@ -65,7 +62,7 @@ def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> tuple[str, 
     }
     if not all(options.values()):
         return None  # it fits as soon as pods have ended that are being deleted
-    for _ in range(_MAX_CHOICES if options and priority else 0):
+    for _ in range(_MAX_CHOICES if options else 0):
         name = preemption.least_lost(options)
         forbidden = _forbidden(world, options[name], budgets)
         if not forbidden:

@@ -42,7 +42,8 @@ MAX_PER_MINUTE: Final = 20  # evictions
 MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
 MAX_OPTIONS: Final = 100  # nodes on which the pod would fit, as in kube-scheduler
 MAX_CHOICES: Final = 8  # sets of victims that are read from the API server for one pod in a round
-RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for a pod
+MAX_TRIES: Final = 8  # pods for which a round searches the cluster
+RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a pod
 SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
 EVICTION_SECONDS: Final = 10.0
 NEVER: Final = "Never"  # spec.preemptionPolicy
@@ -89,14 +90,19 @@ class Preemptor:
 
     def __post_init__(self) -> None:
         self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
-        self._retry_at: dict[str, float] = {}  # UID of a pod for which no victims were found
+        self._retry_at: dict[tuple[str, int], float] = {}  # needs and priority of a pod for which no victims were found
         self._spared: dict[str, float] = {}  # UID of a protected pod -> until when
         self._evicted: set[str] = set()  # UIDs of pods that our copy may not show as deleted yet
+
+    @property
+    def recheck_seconds(self) -> float | None:
+        """How long until the next round is due for pods that found nothing; None without any."""
+        return max(0.0, min(self._retry_at.values()) - self.clock()) if self._retry_at else None
 
     async def reconcile(self, waiting: Waiting) -> list[tuple[Pod, Refusal]]:
         """Evict for the pods that wait; return the refusals, with the places that pods take."""
         now = self.clock()
-        self._retry_at = {uid: at for uid, at in self._retry_at.items() if at > now}
+        self._retry_at = {kind: at for kind, at in self._retry_at.items() if at > now}
         self._spared = {uid: until for uid, until in self._spared.items() if until > now}
         if self._evicted:
             self._evicted &= {pod.ref.uid for pod in self.pods.values()}
@@ -124,27 +130,27 @@ class Preemptor:
         namespaces = {entry.allocation.pod.namespace for entry in nominated.values()}
         if len(nominated) >= MAX_NOMINATED or self._pause_seconds() > 0:
             return {}
-        tried: set[tuple[str, int]] = set()
+        tries = 0
         for pod, why in sorted(waiting, key=lambda entry: queue.order(entry[0])):
             request, uid = pod.request, pod.ref.uid
             if not may_preempt(pod) or why.cause is not None or not isinstance(request, Request):
                 continue
             kind = queue.kind(pod), pod.priority
-            if uid in nominated or pod.ref.namespace in namespaces or uid in self._retry_at or kind in tried:
+            if pod.ref.namespace in namespaces or kind in self._retry_at or tries >= MAX_TRIES:
                 continue
-            tried.add(kind)
+            tries += 1
             try:
                 found = await self._choose(pod, request, {entry.node for entry in nominated.values()})
             except (api_errors.ClusterError, TimeoutError) as error:
                 logger.warning("Could not read what may be evicted", extra={"pod": str(pod.ref), "err": str(error)})
                 found = None
             if found is None or not await self._nominate(pod, request, found):
-                self._retry_at[uid] = self.clock() + RETRY_SECONDS
+                self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 continue
             failed = await self._evict_all(pod, found.victims, is_first=True)
             if failed and not self._evicted.intersection(victim.allocation.pod.uid for victim in found.victims):
                 await self._withdraw(pod)  # nothing is lost, and others may be less protected
-                self._retry_at[uid] = self.clock() + RETRY_SECONDS
+                self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 return {}
             return {uid: _suffix(found, failed)}
         return {}
