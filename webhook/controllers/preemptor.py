@@ -15,7 +15,7 @@ import collections
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, ledger, preemption
@@ -45,6 +45,7 @@ MAX_CHOICES: Final = 8  # sets of victims that are read from the API server for 
 MAX_TRIES: Final = 8  # pods for which a round searches the cluster
 RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a pod
 SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
+UNFIT_SECONDS: Final = 60.0  # before a nomination is withdrawn because its node cannot take the pod
 EVICTION_SECONDS: Final = 10.0
 NEVER: Final = "Never"  # spec.preemptionPolicy
 
@@ -93,6 +94,7 @@ class Preemptor:
         self._retry_at: dict[tuple[str, int], float] = {}  # needs and priority of a pod for which no victims were found
         self._spared: dict[str, float] = {}  # UID of a protected pod -> until when
         self._evicted: set[str] = set()  # UIDs of pods that our copy may not show as deleted yet
+        self._unfit_since: dict[str, float] = {}  # UID of a nominated pod that its node cannot take
 
     @property
     def recheck_seconds(self) -> float | None:
@@ -107,6 +109,7 @@ class Preemptor:
         if self._evicted:
             self._evicted &= {pod.ref.uid for pod in self.pods.values()}
         nominated = nominations(view.node for view in self.store.views())
+        self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
         suffixes: dict[str, str] = {}
         for pod, _ in waiting:
             if (entry := nominated.get(pod.ref.uid)) is not None and isinstance(pod.request, Request):
@@ -115,13 +118,17 @@ class Preemptor:
         return [(pod, _with(why, suffixes.get(pod.ref.uid, ""))) for pod, why in waiting]
 
     async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
-        """Evict what still has to go for a nominated pod; withdraw the nomination if the pod cannot fit there."""
-        view = self.store.view(entry.node)
+        """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
+        view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
         found = self._plan(view, pod, request, own=entry.allocation) if view is not None else None
         if found is None:
+            # Such as a node that is not ready for a moment: pods were evicted for this place.
+            if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS:
+                return f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
             ids = (entry.allocation.id,)
             await self._commit(entry.node, lambda node: ledger.release(node, ids))
             return ""
+        self._unfit_since.pop(uid, None)
         failed = await self._evict_all(pod, found.victims)
         return _suffix(found, failed)
 
@@ -133,7 +140,7 @@ class Preemptor:
         tries = 0
         for pod, why in sorted(waiting, key=lambda entry: queue.order(entry[0])):
             request, uid = pod.request, pod.ref.uid
-            if not may_preempt(pod) or why.cause is not None or not isinstance(request, Request):
+            if not may_preempt(pod) or why.cause is not None or why.lasts or not isinstance(request, Request):
                 continue
             kind = queue.kind(pod), pod.priority
             if pod.ref.namespace in namespaces or kind in self._retry_at or tries >= MAX_TRIES:
@@ -208,7 +215,8 @@ class Preemptor:
     def _plan(self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None) -> Nomination | None:
         """Return who has to go on this node, with `own` on the GPUs of this reservation; None if nothing helps."""
         node, reserved = view.node, [entry for entry in view.node.allocations if entry.is_backfill_reservation]
-        candidates, ending = self._candidates(node, pod.priority)
+        # The pods of a nomination are not chosen again: whether they may be evicted, the API server says.
+        candidates, ending = self._candidates(node, pod.priority, spared=self._spared if own is None else ())
         if own is None and not candidates:
             return None
         constraints = request.constraints
@@ -222,28 +230,35 @@ class Preemptor:
         def place(gone: Victims) -> Placement | None:
             without = [*ignored, *(victim.allocation for victim in gone)]
             left = NodeView.from_node(ledger.release(node, [entry.id for entry in without]))
-            with self.store.chooser.without(Key(entry.pod.namespace, entry.pod.name) for entry in without):
+            with self.store.chooser.without(_key(entry) for entry in without if self._holder(entry) is not None):
                 outcome = self.store.chooser.place_on(left, pod.manifest, asked, policy=self.policy)
-            # Amounts reserve no place for a MIG device.
-            is_kept = isinstance(outcome, Placement) and outcome.isolation is not Isolation.MIG
-            return outcome if is_kept and isinstance(outcome, Placement) else None
+            if isinstance(outcome, Refusal) or outcome.isolation is Isolation.MIG:
+                return None  # amounts reserve no place for a MIG device
+            return outcome
 
         victims = preemption.fewest(candidates, lambda gone: place(gone) is not None)
         placement = place(victims) if victims is not None else None
         return Nomination(placement, victims) if placement is not None and victims is not None else None
 
-    def _candidates(self, node: GpuNode, priority: int) -> tuple[list[Victim], list[Allocation]]:
+    def _candidates(
+        self, node: GpuNode, priority: int, *, spared: Collection[str]
+    ) -> tuple[list[Victim], list[Allocation]]:
         """Return the pods that may be evicted for one of this priority, and the shares of pods that end anyway."""
         candidates, ending = [], []
         for entry in node.allocations:
-            pod = self.pods.get(Key(entry.pod.namespace, entry.pod.name))
-            if entry.is_backfill_reservation or pod is None or pod.ref.uid != entry.pod.uid:
+            if entry.is_backfill_reservation or not entry.pod.uid:
                 continue
-            if pod.leaves or pod.has_ended or pod.ref.uid in self._evicted:
+            pod = self._holder(entry)
+            if pod is None or pod.leaves or pod.has_ended or pod.ref.uid in self._evicted:
                 ending.append(entry)
-            elif pod.priority < priority and pod.ref.uid not in self._spared and not _protection(pod, priority - 1):
+            elif pod.priority < priority and pod.ref.uid not in spared and not _protection(pod, priority - 1):
                 candidates.append(Victim(entry, pod.priority, pod.created))
         return candidates, ending
+
+    def _holder(self, entry: Allocation) -> Pod | None:
+        """Return the pod of an allocation; None if it is gone."""
+        pod = self.pods.get(_key(entry))
+        return pod if pod is not None and pod.ref.uid == entry.pod.uid else None
 
     async def _nominate(self, pod: Pod, request: Request, found: Nomination) -> bool:
         """Record the nomination on the node, in place of other reservations of the pod; return whether it is stored."""
@@ -348,6 +363,10 @@ def _protection(pod: Pod, max_priority: int) -> str:
     if pod.is_gated:
         return "gated"
     return evicting.protection(pod.annotations, kind, priority=pod.priority, max_priority=max_priority)
+
+
+def _key(entry: Allocation) -> Key:
+    return Key(entry.pod.namespace, entry.pod.name)
 
 
 def _reserves(entry: Allocation, pod: Pod) -> bool:

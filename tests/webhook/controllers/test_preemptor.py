@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract
@@ -280,8 +281,24 @@ async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() ->
     await cluster.round()
     cluster.store.change("node-a", lambda node: dataclasses.replace(node, gpus=cordoned(node.gpus)))
     told = await cluster.round()
+    assert told["high"].endswith("; takes the place of other pods on node-a, which cannot take it at the moment")
+    assert cluster.held() == {"high": 0}  # pods were evicted for this place
+    cluster.time += preemptor.UNFIT_SECONDS
+    told = await cluster.round()
     assert cluster.held() == {}
     assert "takes the place" not in told["high"]
+
+
+async def test_a_victim_that_is_gone_before_its_share_is_released_counts_as_ended() -> None:
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.round()
+    (evicted,) = cluster.evicted
+    stored = {Key("default", name): pod for name, pod in cluster.stored().items() if name != evicted}
+    cluster.preemptor.pods = stored
+    waiting = await cluster.preemptor.reconcile([(stored[Key("default", "high")], Refusal("no GPU fits"))])
+    assert waiting[0][1].reason.endswith("which are ending")
+    assert cluster.evicted == [evicted]
 
 
 def cordoned(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
@@ -299,3 +316,46 @@ def test_in_no_minute_are_more_evicted_than_allowed(pauses: list[float]) -> None
             evicted.append(cluster.time)
     for at in evicted:
         assert len([moment for moment in evicted if at <= moment < at + 60.0]) <= preemptor.MAX_PER_MINUTE
+
+
+SIZES = st.sampled_from(["0.25", "0.5", "1"])
+ASKS = st.lists(st.tuples(SIZES, st.integers(0, 3)), min_size=1, max_size=6)
+
+
+@pytest.mark.slow
+@given(ASKS, ASKS)
+@settings(max_examples=25, deadline=None)
+def test_law_each_eviction_is_for_a_higher_priority_and_none_is_in_vain(
+    running: list[tuple[str, int]], waiting: list[tuple[str, int]]
+) -> None:
+    async def story() -> None:
+        cluster = Preempting(builders.node("node-a", gpus=2), builders.node("node-b", gpus=1))
+        priorities = {}
+        for number, (size, priority) in enumerate(running):
+            await cluster.arrive(f"r{number}", request=size, priority=priority)
+            name = f"r{number}"
+            metadata = cluster.pods[name]["metadata"]
+            owner = {"kind": "ReplicaSet", "name": "owner", "uid": "owner", "controller": True}
+            cluster.pods[name] = {**cluster.pods[name], "metadata": {**metadata, "ownerReferences": [owner]}}
+            priorities[name] = priority
+        for number, (size, priority) in enumerate(waiting):
+            cluster.ask(f"w{number}", request=size, priority=priority)
+            priorities[f"w{number}"] = priority
+        for _ in range(2 * len(waiting)):
+            cluster.events.clear()
+            before = len(cluster.evicted)
+            await cluster.round()
+            new = cluster.evicted[before:]
+            for_whom = {name for name, reason in cluster.events if reason == contract.EVENT_PREEMPTING}
+            assert len(for_whom) == bool(new)
+            for name in new:
+                assert all(priorities[name] < priorities[other] for other in for_whom)
+            for name in new:
+                await cluster.end(name)  # its share is free, and kept
+            if new:
+                await cluster.step()
+                assert not for_whom & set(cluster.waiting())
+            cluster.time += 60.0
+        assert len(cluster.evicted) == len(set(cluster.evicted))
+
+    asyncio.run(story())
