@@ -23,7 +23,7 @@ from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.leader_reports import ClusterFigures
-from webhook.controllers.preemptor import Preemptor
+from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics

@@ -19,7 +19,7 @@ from webhook.controllers.demand.demand_controller import DemandController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.waiting_units import PodIndex
-from webhook.controllers.preemptor import Preemptor
+from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.pods.stored_pod import Pod

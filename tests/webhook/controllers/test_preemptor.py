@@ -20,9 +20,9 @@ from gpushare.refusal import Cause, Refusal
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 from webhook import metrics
-from webhook.controllers import preemptor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
-from webhook.controllers.preemptor import Preemptor
+from webhook.controllers.preemption import preemptor
+from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.pods.stored_pod import Pod
 
 
@@ -218,7 +218,7 @@ async def test_a_pod_that_became_protected_meanwhile_stays_and_another_goes() ->
     await cluster.step()
     stale = {Key("default", name): pod for name, pod in cluster.stored().items()}
     cluster.pods["p0"]["metadata"]["annotations"][contract.NO_EVICT] = "true"
-    cluster.preemptor.pods = types.MappingProxyType(stale)
+    cluster.preemptor._finder.pods = types.MappingProxyType(stale)
     await cluster.preemptor.reconcile([(stale[Key("default", "high")], Refusal("no GPU fits"))])
     assert cluster.evicted == ["p1"]
 
@@ -295,7 +295,7 @@ async def test_a_victim_that_is_gone_before_its_share_is_released_counts_as_ende
     await cluster.round()
     (evicted,) = cluster.evicted
     stored = {Key("default", name): pod for name, pod in cluster.stored().items() if name != evicted}
-    cluster.preemptor.pods = stored
+    cluster.preemptor._finder.pods = stored
     waiting = await cluster.preemptor.reconcile([(stored[Key("default", "high")], Refusal("no GPU fits"))])
     assert waiting[0][1].reason.endswith("which are ending")
     assert cluster.evicted == [evicted]

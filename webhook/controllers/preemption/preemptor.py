@@ -15,22 +15,22 @@ import collections
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, ledger, preemption
-from gpushare.allocation import Allocation, GivenShare, Isolation, NodeAllocation
+from gpushare.allocation import Allocation, GivenShare, NodeAllocation
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.object_store import Key
 from gpushare.defragmentation import evicting
 from gpushare.gpunode import GpuNode
 from gpushare.isolation import resolved
-from gpushare.placement import NodeView, Placement
 from gpushare.preemption import Victim, Victims
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers import pacing, queue
 from webhook.controllers.pending_reasons import EventRecorder
+from webhook.controllers.preemption.victim_finder import Nomination, VictimFinder
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation, ledger_store, reservation
@@ -67,14 +67,6 @@ class PreemptionClient(Protocol):
         """Create an object in the collection at `path`, and return it as stored."""
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Nomination:
-    """The node and the GPUs that a pod gets once the victims have ended."""
-
-    placement: Placement
-    victims: Victims
-
-
 @dataclasses.dataclass(eq=False)
 class Preemptor:
     """Decides for the waiting pods of each round. pods: all with a share; leads: whether this process still leads."""
@@ -92,8 +84,7 @@ class Preemptor:
     def __post_init__(self) -> None:
         self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
         self._retry_at: dict[tuple[str, int], float] = {}  # needs and priority of a pod for which no victims were found
-        self._spared: dict[str, float] = {}  # UID of a protected pod -> until when
-        self._evicted: set[str] = set()  # UIDs of pods that our copy may not show as deleted yet
+        self._finder = VictimFinder(self.store, self.pods, self.policy)
         self._unfit_since: dict[str, float] = {}  # UID of a nominated pod that its node cannot take
 
     @property
@@ -105,9 +96,9 @@ class Preemptor:
         """Evict for the pods that wait; return the refusals, with the places that pods take."""
         now = self.clock()
         self._retry_at = {kind: at for kind, at in self._retry_at.items() if at > now}
-        self._spared = {uid: until for uid, until in self._spared.items() if until > now}
-        if self._evicted:
-            self._evicted &= {pod.ref.uid for pod in self.pods.values()}
+        self._finder.spared = {uid: until for uid, until in self._finder.spared.items() if until > now}
+        if self._finder.evicted:
+            self._finder.evicted &= {pod.ref.uid for pod in self.pods.values()}
         nominated = nominations(view.node for view in self.store.views())
         self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
         suffixes: dict[str, str] = {}
@@ -120,7 +111,7 @@ class Preemptor:
     async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
         """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
         view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
-        found = self._plan(view, pod, request, own=entry.allocation) if view is not None else None
+        found = self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
         if found is None:
             # Such as a node that is not ready for a moment: pods were evicted for this place.
             if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS:
@@ -155,7 +146,7 @@ class Preemptor:
                 self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 continue
             failed = await self._evict_all(pod, found.victims, is_first=True)
-            if failed and not self._evicted.intersection(victim.allocation.pod.uid for victim in found.victims):
+            if failed and not self._finder.evicted.intersection(victim.allocation.pod.uid for victim in found.victims):
                 await self._withdraw(pod)  # nothing is lost, and others may be less protected
                 self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 return {}
@@ -168,7 +159,7 @@ class Preemptor:
         for view in self.store.views():
             if view.node.name in taken or not view.node.gpus:
                 continue
-            found = self._plan(view, pod, request)
+            found = self._finder.find(view, pod, request)
             await pacing.let_others_run()
             if found is not None and not found.victims:
                 return None  # it fits as soon as pods have ended that are being deleted
@@ -185,9 +176,9 @@ class Preemptor:
             protected = await self._protected(options[name].victims, budgets, priority=pod.priority)
             if not protected:
                 return options[name]
-            self._spared |= dict.fromkeys(protected, self.clock() + SPARED_SECONDS)
+            self._finder.spared |= dict.fromkeys(protected, self.clock() + SPARED_SECONDS)
             changed = self.store.view(name)
-            again = self._plan(changed, pod, request) if changed is not None else None
+            again = self._finder.find(changed, pod, request) if changed is not None else None
             if again is not None and again.victims:
                 options[name] = again
             else:
@@ -211,54 +202,6 @@ class Preemptor:
                 protected.append(ref.uid)
             spent.update(own)
         return protected
-
-    def _plan(self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None) -> Nomination | None:
-        """Return who has to go on this node, with `own` on the GPUs of this reservation; None if nothing helps."""
-        node, reserved = view.node, [entry for entry in view.node.allocations if entry.is_backfill_reservation]
-        # The pods of a nomination are not chosen again: whether they may be evicted, the API server says.
-        candidates, ending = self._candidates(node, pod.priority, spared=self._spared if own is None else ())
-        if own is None and not candidates:
-            return None
-        constraints = request.constraints
-        others = tuple(uuid for entry in reserved if entry.pod.uid != pod.ref.uid for uuid in entry.gpu_uuids)
-        constraints = dataclasses.replace(constraints, not_uuids=(*constraints.not_uuids, *others))
-        if own is not None:
-            constraints = dataclasses.replace(constraints, uuids=own.gpu_uuids)
-        asked = dataclasses.replace(request, constraints=constraints)
-        ignored = [*ending, *(entry for entry in reserved if entry.pod.uid == pod.ref.uid)]
-
-        def place(gone: Victims) -> Placement | None:
-            without = [*ignored, *(victim.allocation for victim in gone)]
-            left = NodeView.from_node(ledger.release(node, [entry.id for entry in without]))
-            with self.store.chooser.without(_key(entry) for entry in without if self._holder(entry) is not None):
-                outcome = self.store.chooser.place_on(left, pod.manifest, asked, policy=self.policy)
-            if isinstance(outcome, Refusal) or outcome.isolation is Isolation.MIG:
-                return None  # amounts reserve no place for a MIG device
-            return outcome
-
-        victims = preemption.fewest(candidates, lambda gone: place(gone) is not None)
-        placement = place(victims) if victims is not None else None
-        return Nomination(placement, victims) if placement is not None and victims is not None else None
-
-    def _candidates(
-        self, node: GpuNode, priority: int, *, spared: Collection[str]
-    ) -> tuple[list[Victim], list[Allocation]]:
-        """Return the pods that may be evicted for one of this priority, and the shares of pods that end anyway."""
-        candidates, ending = [], []
-        for entry in node.allocations:
-            if entry.is_backfill_reservation or not entry.pod.uid:
-                continue
-            pod = self._holder(entry)
-            if pod is None or pod.leaves or pod.has_ended or pod.ref.uid in self._evicted:
-                ending.append(entry)
-            elif pod.priority < priority and pod.ref.uid not in spared and not _protection(pod, priority - 1):
-                candidates.append(Victim(entry, pod.priority, pod.created))
-        return candidates, ending
-
-    def _holder(self, entry: Allocation) -> Pod | None:
-        """Return the pod of an allocation; None if it is gone."""
-        pod = self.pods.get(_key(entry))
-        return pod if pod is not None and pod.ref.uid == entry.pod.uid else None
 
     async def _nominate(self, pod: Pod, request: Request, found: Nomination) -> bool:
         """Record the nomination on the node, in place of other reservations of the pod; return whether it is stored."""
@@ -303,7 +246,7 @@ class Preemptor:
                 return f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
             why = await self._evict(pod, victim)
             if why and is_first and victim is victims[0]:
-                self._spared[victim.allocation.pod.uid] = self.clock() + SPARED_SECONDS
+                self._finder.spared[victim.allocation.pod.uid] = self.clock() + SPARED_SECONDS
             if why:
                 return f"{victim.allocation.pod} could not be evicted yet: {why}"
         return ""
@@ -316,13 +259,13 @@ class Preemptor:
                     f"{_path(victim)}/eviction", evicting.eviction(ref.namespace, ref.name, uid=ref.uid)
                 )
         except api_errors.NotFound:
-            self._evicted.add(ref.uid)
+            self._finder.evicted.add(ref.uid)
             return ""
         except (api_errors.ClusterError, TimeoutError) as error:
             sentence = errors.shortened(str(error) or "no answer in time")
             logger.info("Could not evict a pod for another", extra={"pod": str(ref), "err": sentence})
             return sentence
-        self._evicted.add(ref.uid)
+        self._finder.evicted.add(ref.uid)
         self._recent.append(self.clock())
         self.metrics.preempted()
         logger.warning("Evicted a pod for one of higher priority", extra={"pod": str(ref), "for": str(pod.ref)})
@@ -356,17 +299,6 @@ def nominations(nodes: Iterable[GpuNode]) -> dict[str, NodeAllocation]:
 def may_preempt(pod: Pod) -> bool:
     """Whether others may be evicted for this pod: it is no member of a gang, and its policy allows it."""
     return not pod.group and (pod.manifest.get("spec") or {}).get("preemptionPolicy") != NEVER
-
-
-def _protection(pod: Pod, max_priority: int) -> str:
-    kind = pod.controller.kind if pod.controller is not None else ""
-    if pod.is_gated:
-        return "gated"
-    return evicting.protection(pod.annotations, kind, priority=pod.priority, max_priority=max_priority)
-
-
-def _key(entry: Allocation) -> Key:
-    return Key(entry.pod.namespace, entry.pod.name)
 
 
 def _reserves(entry: Allocation, pod: Pod) -> bool:
