@@ -41,6 +41,7 @@ COMPONENTS: Final = (
     "monitoring",
     "mps",
     "openshift",
+    "preemption",
 )
 KUSTOMIZATION: Final = "kustomization.yaml"
 SCHEMA: Final = "values.schema.json"

@@ -166,6 +166,11 @@ class Allocation:
         return self.id.startswith(contract.BACKFILL_PREFIX)
 
     @property
+    def is_nomination(self) -> bool:
+        """Whether it is a backfill reservation of a pod for which others of lower priority are evicted."""
+        return self.id.startswith(contract.PREEMPTION_PREFIX)
+
+    @property
     def is_unclaimed(self) -> bool:
         """Whether its pod has not been seen yet; the reservation expires if it never is."""
         return self.reserved_until is not None and not self.is_backfill_reservation

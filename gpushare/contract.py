@@ -131,6 +131,7 @@ GPUNODE_PATH: Final = "/apis/gpushare.io/v1alpha1/gpunodes"
 # A backfill reservation, which keeps a GPU's free capacity for a gated pod, is an allocation too; its ID begins with
 # this, and IDs of other allocations never do. Written by the placer; recognised by webhook, agent and plugin.
 BACKFILL_PREFIX: Final = "hold-"
+PREEMPTION_PREFIX: Final = "hold-preempt-"  # a backfill reservation for which pods of lower priority are evicted
 # The owner of a GPU that another device plugin gives, while no placeholder holds it; otherwise it is that pod's UID.
 OTHER_OWNER: Final = "other"
 # The next number that requests in whole percent are for is 50, and a GPU takes at most 48 MPS clients.
@@ -185,6 +186,8 @@ EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: an entry is invalid, or breaks the ledger's rules
 EVENT_PLACEHOLDER_LOST: Final = "PlaceholderLost"  # on a GPUNode: a borrowed GPU has shares and no placeholder
 EVENT_GPU_RECLAIMED: Final = "GpuReclaimed"  # on a GPUNode: a borrowed GPU with shares takes no new ones, and goes back
+EVENT_PREEMPTED: Final = "Preempted"  # on a pod: it is evicted for a pod of higher priority
+EVENT_PREEMPTING: Final = "Preempting"  # on a pod: others are evicted, and it takes their place
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there
 EVENT_REPLACED: Final = "Replaced"  # on a pod that was stuck: it is evicted, so that its owner recreates it
 EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of its annotations

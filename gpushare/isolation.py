@@ -48,7 +48,8 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
         always=True,
     ),
     LeaseRule(
-        lambda asked: asked.group_size > 1, "leases let the pods of a group run at the same time, as collectives need"
+        lambda asked: asked.group_size.is_gang,
+        "leases let the pods of a group run at the same time, as collectives need",
     ),
     LeaseRule(
         lambda asked: any(demand.share.request_percent == 100 for demand in asked.demands),

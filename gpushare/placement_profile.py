@@ -21,18 +21,19 @@ from gpushare.policies import TypicalOf
 from gpushare.request import CONSTRAINTS, DEFAULT_ISOLATIONS, NO_CONSTRAINTS, Constraints
 
 MAX_BYTES: Final = 256 << 10  # of the mix: a ConfigMap holds 1 MiB, and users choose the model names in it
-_POLICY, _ISOLATION, _MIX = "policy", "isolation", "mix"  # the ConfigMap's keys
+_POLICY, _ISOLATION, _MIX, _PREEMPTION = "policy", "isolation", "mix", "preemption"  # the ConfigMap's keys
 # The constraints of a class with their defaults, because a placer of another release may write fewer or more of them.
 _DEFAULTS: Final = {row.field: getattr(NO_CONSTRAINTS, row.field) for row in CONSTRAINTS.values() if row.of_model}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class PlacementProfile:
-    """`policy`, `isolation`: used for pods that name none. mix: the last one learned."""
+    """`policy`, `isolation`: used for pods that name none. mix: the last one learned. preemption: whether it is on."""
 
     policy: str = policies.DEFAULT
     mix: Mix = dataclasses.field(default_factory=Mix)
     isolation: str = DEFAULT_ISOLATIONS[0]
+    preemption: bool = False
 
     @property
     def typical_of(self) -> TypicalOf:
@@ -50,7 +51,8 @@ class PlacementProfile:
         classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
         while len(text := json.dumps({**cluster, "classes": [*map(_class, classes)]})) > MAX_BYTES:
             classes = classes[: len(classes) // 2]
-        return {_POLICY: self.policy, _ISOLATION: self.isolation, _MIX: text}
+        preempts = "true" if self.preemption else "false"
+        return {_POLICY: self.policy, _ISOLATION: self.isolation, _MIX: text, _PREEMPTION: preempts}
 
     @classmethod
     def read(cls, data: Mapping[str, Any]) -> PlacementProfile:
@@ -68,7 +70,8 @@ class PlacementProfile:
             weights = dict(map(_read, document["classes"]))
             gpus = _whole(document.get("gpus", 0))
             largest = _whole(document.get("largest", 0), least=min(gpus, 1))
-            return cls(policy, Mix(weights, pods=_whole(document["pods"]), gpus=gpus, largest=largest), kind)
+            mix = Mix(weights, pods=_whole(document["pods"]), gpus=gpus, largest=largest)
+            return cls(policy, mix, kind, data.get(_PREEMPTION) == "true")
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error

@@ -15,6 +15,7 @@ class Cause(enum.StrEnum):
     HOLD = "hold"  # the capacity is reserved for a pod that has waited longer
     LEDGER = "ledger"  # the ledger or the pod could not be written, or other writers were faster
     NO_GPU = "no-gpu"  # no GPU is known
+    PREEMPTS = "preempts"  # pods of lower priority are evicted for it, and have not ended yet
     REFUSED = "refused"  # the API server rejects its ungating
     QUOTA = "quota"  # a ResourceQuota of its namespace leaves too little
     UNCLAIMED = "unclaimed"  # too much is reserved for pods of its namespace that have not appeared

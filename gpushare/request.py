@@ -10,9 +10,10 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gpushare import caps, contract, errors, pod, quantity
+from gpushare import caps, contract, errors, group_size, pod, quantity
 from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Isolation, Labels, Memory, Share, Steps
 from gpushare.gpunode import Gpu
+from gpushare.group_size import NO_GROUP, GroupSize
 from gpushare.policies import POLICIES
 
 AUTO: Final = "auto"  # gpushare chooses the isolation
@@ -80,7 +81,7 @@ class Request:
     policy: str = ""  # empty: the cluster's
     isolation: str = ""  # as written, `auto` included; empty: the cluster's default
     group: str = ""
-    group_size: int = 0
+    group_size: GroupSize = NO_GROUP
     latency: bool = False
     no_evict: bool = False  # never moved to make room for other pods
 
@@ -119,8 +120,8 @@ def _parsed(
     """Parse valid annotations. Cached: a pod is read several times, and pods of one owner have the same annotations."""
     values = dict(annotations)
     group = _get(values, contract.GROUP, _label, "")
-    size = _get(values, contract.GROUP_SIZE, _count, 0)
-    if bool(group) != bool(size):
+    size = _get(values, contract.GROUP_SIZE, group_size.parse, NO_GROUP)
+    if bool(group) != bool(size.most):
         key, other = (contract.GROUP, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, contract.GROUP)
         raise errors.RequestError(key, group or str(size), f"also requires {other}")
     constraints = {
@@ -149,7 +150,7 @@ def _reject_contradictions(request: Request) -> None:
         said = (
             f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
         )
-    elif request.isolation == Isolation.MIG and request.group_size > 1:
+    elif request.isolation == Isolation.MIG and request.group_size.is_gang:
         said = f"cannot be combined with {contract.GROUP}, as MIG devices cannot exchange data: remove one of them"
     elif request.isolation == Isolation.MIG and len(request.demands) > 1:
         said = f"gives a pod one MIG device: have its containers use it together ({contract.CONTAINER})"

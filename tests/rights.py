@@ -78,6 +78,7 @@ IN_BORROW_NAMESPACE = {  # of config/components/borrow
         f"podtemplates/{contract.BORROW_TEMPLATE}": "get",
     },
 }
+WITH_PREEMPTION = {contract.WEBHOOK_SERVICE_ACCOUNT: {"poddisruptionbudgets.policy": "list"}}  # the component
 ACCOUNTS = sorted(set(EVERYWHERE) - {DEFRAG})  # of every installation
 PROGRAMS = "gpushare-"  # the start of each program's User-Agent; tests that use its token have another
 
@@ -89,7 +90,7 @@ def expected(*tables: dict[str, str]) -> set[Right]:
 
 def needed(call: api_audit.ApiCall) -> Right | None:
     """Return the right that allows a call; None if the tables have none."""
-    here = [EVERYWHERE.get(call.account, {})]
+    here = [EVERYWHERE.get(call.account, {}), WITH_PREEMPTION.get(call.account, {})]
     if call.namespace == contract.SYSTEM_NAMESPACE:
         here.append(AT_HOME.get(call.account, {}))
     if call.namespace == contract.DEMAND_NAMESPACE:

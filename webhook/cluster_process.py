@@ -24,6 +24,7 @@ from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler, Refusals
 from webhook.controllers.leader_reports import ClusterFigures
+from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
@@ -53,6 +54,7 @@ async def run(settings: WebhookSettings, daemon: lifecycle.Daemon) -> None:
             metrics,
             on_refused=unwritable,
             policy=policy,
+            preemption=settings.preemption,
             isolation=settings.default_isolation,
             lifetime_seconds=seconds,
         )
@@ -162,6 +164,17 @@ def _start_placer(
             report=metrics.borrowed,
             wall_clock=api.time,
         )
+    preemptor = None
+    if settings.preemption:
+        preemptor = Preemptor(
+            api,
+            store,
+            store.pods.objects,
+            recorder,
+            metrics,
+            settings.policy,
+            leads=lambda: leadership.is_leader,
+        )
     scheduler = GatedPodScheduler(
         api,
         store,
@@ -169,6 +182,7 @@ def _start_placer(
         recorder,
         metrics,
         limits=dataclasses.replace(DEFAULT_LIMITS, patience_seconds=settings.patience_seconds),
+        preempt=preemptor.reconcile if preemptor is not None else None,
         ask_for_nodes=ask_for_gpus if demand is not None or borrow is not None else None,
         wall_clock=api.time,
     )
@@ -193,6 +207,7 @@ def _start_placer(
         resizer=resizer,
         demand=demand,
         borrow=borrow,
+        preemptor=preemptor,
         evictor=Evictor(api, recorder, metrics, after_seconds=settings.stuck_seconds),
     )
     figures = ClusterFigures(

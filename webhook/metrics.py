@@ -40,6 +40,9 @@ class Metrics:
         )
         self.placed = self._counted("gpushare_placer_placed", "Gated pods that this process has placed.")
         self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be recreated.")
+        self.preempted = self._counted(
+            "gpushare_placer_preempted", "Pods that were evicted for one of higher priority."
+        )
         self.resized = self._counted("gpushare_placer_resized", "Shares that were resized.")
         self._gated = self._set("gpushare_placer_gated_pods", "Pods that wait for a GPU; 0 unless this process leads.")
         self._waiting = prometheus_client.Gauge(

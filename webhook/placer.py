@@ -20,6 +20,7 @@ from webhook.controllers.demand.demand_controller import DemandController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.waiting_units import PodIndex
+from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.pods.stored_pod import Pod
@@ -46,6 +47,7 @@ class Placer:
     resizer: Resizer | None = None
     demand: DemandController | None = None
     borrow: BorrowController | None = None
+    preemptor: Preemptor | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -114,7 +116,8 @@ class Placer:
             return 0.0
         next_demand = self.demand.recheck_seconds if self.demand is not None else None
         next_borrow = self.borrow.recheck_seconds if self.borrow is not None else None
-        nexts = (next_resize, next_placement, next_eviction, next_demand, next_borrow)
+        next_preemption = self.preemptor.recheck_seconds if self.preemptor is not None else None
+        nexts = (next_resize, next_placement, next_eviction, next_demand, next_borrow, next_preemption)
         waits = (seconds for seconds in nexts if seconds is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self.clock()))

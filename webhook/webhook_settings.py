@@ -31,6 +31,7 @@ _GPU_COUNTS: Final = frozenset({"demand_max_gpus", "borrow_max_gpus"})
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, "nvidia.com/gpu")  # the quota of the component bounds both
 _PRODUCTS: Final = "demand_products"
+_SWITCHES: Final = frozenset({"placer", "preemption"})
 _PORTS: Final = frozenset({"port", "probe_port"})
 _PATHS: Final = frozenset(
     {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}
@@ -63,6 +64,7 @@ class WebhookSettings:
     certificate_files: Path | None = None
     client_ca_file: Path | None = None
     placer: bool = True
+    preemption: bool = False  # whether pods of lower priority are evicted for a pod that fits nowhere
     demand_resource: str = ""  # what demand pods ask for; empty: there are none
     demand_max_gpus: int = 16
     demand_products: tuple[tuple[str, int], ...] = ()  # GPUs that new nodes could have, with their memory in bytes
@@ -122,9 +124,9 @@ def _typed(name: str, text: str) -> object:
         return int(text)
     if name == _PRODUCTS:
         return tuple(_product(entry.strip()) for entry in text.split(",") if entry.strip())
-    if name == "placer":
+    if name in _SWITCHES:
         if text not in {"true", "false"}:
-            raise UsageError(f'{ENVIRONMENT_PREFIX}PLACER "{text}" is neither "true" nor "false"')
+            raise UsageError(f'{ENVIRONMENT_PREFIX}{name.upper()} "{text}" is neither "true" nor "false"')
         return text == "true"
     return Path(text) if name in _PATHS else text
 
@@ -156,6 +158,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")
     if settings.borrow_max_gpus and settings.from_file is not None:
         raise UsageError("--borrow-max-gpus cannot be combined with --from: a cluster in memory has no device plugin")
+    if settings.preemption and settings.from_file is not None:
+        raise UsageError("--preemption cannot be combined with --from: a cluster in memory has no owners of pods")
     if settings.log_level not in lifecycle.LOG_LEVELS:
         raise UsageError(
             f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
@@ -222,6 +226,8 @@ def _parser() -> argparse.ArgumentParser:
     only = "accept only clients with a certificate of an authority in this file; by default all"
     add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="take part in the election of the placer")
+    evict = "evict pods of lower priority, whose owner recreates them, for a pod that fits nowhere (default: off)"
+    add("--preemption", action=argparse.BooleanOptionalAction, default=None, help=evict)
     demand = f"ask an autoscaler for nodes by pods that request this resource, {' or '.join(_RESOURCES)}"
     add("--demand-resource", metavar="RESOURCE", help=f"{demand} (default: none)")
     add("--demand-max-gpus", metavar="GPUS", help="for how many GPUs to ask at a time (default: 16)")

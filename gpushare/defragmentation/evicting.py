@@ -64,16 +64,21 @@ def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
 
 def protected(manifest: pod.PodJson, *, max_priority: int) -> str:
     """Return why a pod is never moved, as a phrase, or an empty string."""
-    if pod.annotations_of(manifest).get(contract.NO_EVICT) == "true":
-        return contract.NO_EVICT
     if (manifest.get("metadata") or {}).get("deletionTimestamp"):
         return "being deleted"
     kind, priority = owner(manifest)[0], pod.priority(manifest)
+    return protection(pod.annotations_of(manifest), kind, priority=priority, max_priority=max_priority)
+
+
+def protection(annotations: Mapping[str, str], kind: str, *, priority: int, max_priority: int) -> str:
+    """Return the same for a pod with these annotations, whose controller is of this kind; empty without one."""
+    if annotations.get(contract.NO_EVICT) == "true":
+        return contract.NO_EVICT
     if kind not in REMAKERS:
         return f"owned by a {kind}, which may not recreate it" if kind else "no owner that would recreate it"
     if priority >= SYSTEM_PRIORITY or priority > max_priority:
         return "a system priority" if priority >= SYSTEM_PRIORITY else "a higher priority"
-    return "a member of a group" if contract.GROUP in pod.annotations_of(manifest) else ""
+    return "a member of a group" if contract.GROUP in annotations else ""
 
 
 def owner(manifest: pod.PodJson) -> tuple[str, str]:

@@ -56,7 +56,7 @@ def waiting(world: World, manifests: Iterable[pod.PodJson]) -> list[tuple[str, R
             asked = RequestingPod.from_manifest(manifest)
         except errors.RequestError:
             continue
-        if asked.request.group_size < 2 and isinstance(world.place(manifest, asked.request), Refusal):
+        if not asked.request.group_size.is_gang and isinstance(world.place(manifest, asked.request), Refusal):
             created = str((manifest.get("metadata") or {}).get("creationTimestamp") or "")
             queue.append((-pod.priority(manifest), created, "/".join(pod.namespaced_name(manifest)), asked))
     return [(name, asked) for _, _, name, asked in sorted(queue, key=lambda entry: entry[:3])]
@@ -69,7 +69,7 @@ def pointless(manifest: pod.PodJson, asked: RequestingPod) -> str:
         return f"pod {name} does not wait: it has its share, on {annotations.get(contract.NODE, 'a node')}"
     if not pod.asks_for_share(manifest):
         return f"pod {name} does not wait: it asks for no share of a GPU"
-    if asked.request.group_size > 1:
+    if asked.request.group_size.is_gang:
         return f"pod {name} belongs to a group, and moves make room for single pods only"
     return ""
 

@@ -118,10 +118,13 @@ def _group(there: _Values, ours: dict[str, str]) -> Iterator[str]:
     if not all(there.text(name) for name in (_GROUP, _HEADCOUNT, _THRESHOLD)):
         return  # as in KubeShare, where such a pod has no group
     headcount, threshold = there.number(_HEADCOUNT), there.number(_THRESHOLD)
+    if headcount.denominator != 1:
+        raise there.wrong(_HEADCOUNT, "is not a number of pods: write a whole number")
+    if threshold > 1:
+        raise there.wrong(_THRESHOLD, "is more than all pods of the group: write 1 or less")
     least = (2 * headcount * threshold + 1) // 2
-    if least == headcount:
-        ours[contract.GROUP], ours[contract.GROUP_SIZE] = there.text(_GROUP), str(headcount)
-    elif least <= 1:
+    if least < headcount and least <= 1:
         yield f"{there.key(_GROUP)} has no effect: its threshold lets each pod start alone"
-    else:
-        raise there.wrong(_THRESHOLD, "has no equivalent: gpushare places all pods of a group together; write 1")
+        return
+    size = str(headcount) if least == headcount else f"{least}-{headcount}"
+    ours[contract.GROUP], ours[contract.GROUP_SIZE] = there.text(_GROUP), size

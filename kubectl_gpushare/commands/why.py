@@ -24,7 +24,7 @@ def command(name: str, **params: Any) -> None:
 
     Places the pod again, in memory, on the current cluster, by the webhook's rules. For a waiting pod, it shows every
     candidate with the rule and the numbers against it, nearest miss first, and the changes that would make the pod fit.
-    Each change has been tried. For a placed pod, it shows where else it could have gone.
+    Each change has been tried, and so has preemption. For a placed pod, it shows where else it could have gone.
 
     TYPE/NAME, such as `deploy/server`, is a Deployment, ReplicaSet, StatefulSet, DaemonSet, Job or CronJob. It explains
     one of its waiting pods, and why it cannot create missing pods.
@@ -49,7 +49,7 @@ def explained(
 ) -> tuple[Callable[[], Page], Callable[[], Document]]:
     """Return functions that make the page and the document about a pod. Raises `PluginError`."""
     from gpushare.defragmentation import evicting
-    from kubectl_gpushare.planning import reasons
+    from kubectl_gpushare.planning import preempting, reasons
     from kubectl_gpushare.views import pod_page as described
     from kubectl_gpushare.views import why
 
@@ -79,6 +79,7 @@ def explained(
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
         budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
+        explanation = preempting.with_victims(explanation, manifest, snapshot, budgets)
     return (
         lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
         lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},

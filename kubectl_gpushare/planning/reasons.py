@@ -40,6 +40,8 @@ class Reasons:
     free_before: float  # stranded GPUs of the cluster without the pod
     isolations: tuple[isolation.TriedKind, ...]  # that placement tries, in this order, and why
     if_recreated: str = ""  # why the webhook would deny the pod if it were created now
+    preemption: str = ""  # whose place the pod would take, or takes
+    bounds: Mapping[str, exclusive_gpus.ExclusiveBound | None] = dataclasses.field(default_factory=dict)
 
 
 def explain(
@@ -78,6 +80,7 @@ def explain(
         free_before=world.fragmentation().stranded_gpus,
         isolations=tried_kinds,
         if_recreated=allowed.excess(asked.request) or "",
+        bounds=world.bounds,
     )
 
 
@@ -106,9 +109,9 @@ def _held_back(asked: RequestingPod) -> list[str]:
     if foreign:
         names = ", ".join(errors.quoted(name) for name in foreign[:3])
         sentences.append(f"waits for the scheduling gate {names}, which belongs to another controller")
-    if asked.request.group_size > 1:
+    if asked.request.group_size.is_gang:
         group = errors.quoted(asked.request.group)
-        sentences.append(f"waits for its group {group}: its {asked.request.group_size} pods are placed together")
+        sentences.append(f"waits for its group {group}: {asked.request.group_size.rule}")
     return sentences
 
 

@@ -57,6 +57,7 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
         "told": str(pod.annotations_of(described_pod.manifest).get(contract.REASON, "")),
         "ifRecreated": reasons.if_recreated,
         "heldBack": list(reasons.held_back),
+        "preemption": reasons.preemption,
         "fitsOn": reasons.fits,
         "candidates": [
             {"gpu": _place(miss), "rule": miss.rule, "reason": miss.detail, "shortfall": round(miss.shortfall, 4)}
@@ -126,6 +127,7 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         *field("Recorded", reason if reason and reason != str(reasons.refusal) else ""),
         *field("Nearest", str(nearest[0]) if nearest else ""),
         *field("Would Fit", *(changes or [remedies.NONE]), style="good" if changes else ""),
+        *field("Preemption", reasons.preemption),
         Section(title, (Table(_MISSES, shown),)),
     )
 

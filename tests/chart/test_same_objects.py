@@ -44,6 +44,7 @@ SWITCHES: dict[str, Json] = {
     "opt-in": OPT_IN,
     "defrag": {"defrag.enabled": True},
     "borrow": {"borrow.enabled": True},
+    "preemption": {"preemption.enabled": True},
     "demand": {"demand.enabled": True},
     "monitoring": MONITORING,
 }

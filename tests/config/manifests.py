@@ -18,6 +18,7 @@ CONFIG = REPOSITORY / "config"
 REFUSED = sorted((CONFIG / "samples" / "refused").glob("*.yaml"))
 SAMPLES = sorted((CONFIG / "samples").glob("*.yaml"))
 WORKLOADS = sorted((CONFIG / "samples" / "workloads").glob("*.yaml"))
+TORCHRUN = CONFIG / "samples" / "torchrun" / "elastic-job.yaml"
 
 
 def objects(directory: Path = CONFIG / "default") -> list[dict[str, Any]]:

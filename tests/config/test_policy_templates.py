@@ -113,14 +113,19 @@ def test_the_policy_knows_the_keys_of_the_contract() -> None:
 
 
 @pytest.mark.parametrize(
-    ("more", "is_told"),
+    ("size", "more", "is_told"),
     [
-        ({"replicas": 2}, True),
-        ({"replicas": 2, "podManagementPolicy": "Parallel"}, False),
-        ({"replicas": 1}, False),
+        ("2", {"replicas": 2}, True),
+        ("2", {"replicas": 2, "podManagementPolicy": "Parallel"}, False),
+        ("2", {"replicas": 1}, False),
+        ("2-4", {"replicas": 2}, True),
+        ("1-4", {"replicas": 2}, False),
+        ("12", {"replicas": 2}, True),
     ],
 )
-def test_a_group_with_sequential_pods_is_a_warning(cluster: Cluster, more: dict[str, Any], is_told: bool) -> None:
-    manifest = workload("StatefulSet", request="0.5", group="g", group_size="2")
+def test_a_group_with_sequential_pods_is_a_warning(
+    cluster: Cluster, size: str, more: dict[str, Any], is_told: bool
+) -> None:
+    manifest = workload("StatefulSet", request="0.5", group="g", group_size=size)
     manifest["spec"] |= more
     assert ("set spec.podManagementPolicy to Parallel" in warnings_of(cluster, manifest)) is is_told

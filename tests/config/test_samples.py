@@ -23,7 +23,9 @@ def pods(path: Path) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    "path", [*manifests.SAMPLES, *manifests.WORKLOADS, *manifests.REFUSED], ids=lambda path: path.stem
+    "path",
+    [*manifests.SAMPLES, *manifests.WORKLOADS, *manifests.REFUSED, manifests.TORCHRUN],
+    ids=lambda path: path.stem,
 )
 def test_each_sample_has_a_comment_with_the_expected_result(path: Path) -> None:
     comment = [line for line in path.read_text().splitlines() if line.startswith("# ")]
@@ -32,7 +34,9 @@ def test_each_sample_has_a_comment_with_the_expected_result(path: Path) -> None:
     assert path.read_text().startswith(comment[0])
 
 
-@pytest.mark.parametrize("path", [*manifests.SAMPLES, *manifests.WORKLOADS], ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path", [*manifests.SAMPLES, *manifests.WORKLOADS, manifests.TORCHRUN], ids=lambda path: path.stem
+)
 def test_each_sample_parses_as_a_request(path: Path) -> None:
     assert pods(path)
     for manifest in pods(path):

@@ -125,7 +125,7 @@ def test_constraints_are_parsed() -> None:
         "pack",
         "arbiter",
         "gang",
-        4,
+        (4, 4),
         True,
     )
 
@@ -155,6 +155,10 @@ def test_constraints_are_parsed() -> None:
         ({"request": "1", "latency": "yes"}, 'gpushare.io/latency "yes" is neither "true" nor "false"'),
         ({"request": "1", "group": "g"}, 'gpushare.io/group "g" also requires gpushare.io/group-size'),
         ({"request": "1", "group-size": "3"}, 'gpushare.io/group-size "3" also requires gpushare.io/group'),
+        ({"request": "1", "group-size": "2-8"}, 'gpushare.io/group-size "2-8" also requires gpushare.io/group'),
+        ({"request": "1", "group": "g", "group-size": "8-2"}, 'gpushare.io/group-size "8-2" has a minimum above its maximum: write "2-8"'),
+        ({"request": "1", "group": "g", "group-size": "0-4"}, 'gpushare.io/group-size "0-4" is not a count: write a whole number from 1 to 63, or a range of them such as "2-8"'),
+        ({"request": "1", "group": "g", "group-size": "2-"}, 'gpushare.io/group-size "2-" is not a count: write a whole number from 1 to 63, or a range of them such as "2-8"'),
         ({"request": "1", "affinity": "no spaces"}, "gpushare.io/affinity \"no spaces\" is not a label value: write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"),
         ({"request": "1", "min-compute-capability": "new"}, 'gpushare.io/min-compute-capability "new" is not a compute capability: write it as "8.0"'),
     ],

@@ -161,3 +161,24 @@ def test_the_plugin_shows_the_previous_releases_ledger() -> None:
     shown = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT, timeout=60).stdout
     for name in ("plain", "quick", "apart", "pair", "shrinks", "passes"):
         assert name in shown
+
+
+def test_the_previous_release_gives_no_share_to_a_pod_of_an_elastic_gang() -> None:
+    elastic = builders.pod("worker", request="1", group="ring", group_size="2-8")
+    assert THIS.run(ledgers.request_error, elastic) == ""
+    assert BEFORE.run(ledgers.request_error, elastic).startswith('gpushare.io/group-size "2-8" is not a count')
+
+
+def test_a_nomination_is_a_backfill_reservation_for_the_previous_release(kept: dict[str, Any]) -> None:
+    assert contract.PREEMPTION_PREFIX.startswith(contract.BACKFILL_PREFIX)
+    node = codec.read(kept)
+    waiting = by_name(node)["waits"]
+    nominated = dataclasses.replace(
+        waiting, id=waiting.id.replace(contract.BACKFILL_PREFIX, contract.PREEMPTION_PREFIX)
+    )
+    others = tuple(entry for entry in node.allocations if entry.id != waiting.id)
+    document = codec.to_document(dataclasses.replace(node, allocations=(*others, nominated)))
+    for release in (BEFORE, THIS):
+        read = release.run(ledgers.reads, document)
+        assert (read["problems"], read["violations"]) == ([], [])
+        assert nominated.id in {entry["id"] for entry in read["spec"]["allocations"]}

@@ -10,6 +10,7 @@ import pytest
 
 from gpushare import contract
 from tests import builders
+from tests.config import manifests
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 
@@ -67,6 +68,27 @@ def test_gang_that_does_not_fit_has_no_shares(cluster: Cluster) -> None:
     assert "its group " in reason(cluster, "ring-0") or "its group " in reason(cluster, "ring-1")
     cluster.delete("holder")
     until(lambda: not gated(cluster), cluster.explain)
+    until(cluster.is_settled, cluster.explain)
+
+
+def test_the_torchrun_sample_starts_with_its_minimum_and_others_join(cluster: Cluster) -> None:
+    """Two elastic gangs of one template, which together ask for more GPUs than there are."""
+    (template,) = (
+        item["spec"]["template"] for item in manifests.documents(manifests.TORCHRUN) if "template" in item["spec"]
+    )
+    cluster.start()
+    for name in ("elastic", "other"):
+        for number in range(5):
+            annotations = {**template["metadata"]["annotations"], contract.GROUP: name}
+            metadata = {"name": f"{name}-{number}", "namespace": "default", "annotations": annotations}
+            cluster.create({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": template["spec"]})
+    until(lambda: len(gated(cluster)) == 6, cluster.explain)
+    joined = {pod["metadata"]["name"] for pod in cluster.pods()} - gated(cluster)
+    for group in ("elastic", "other"):
+        assert len([name for name in joined if name.startswith(group)]) in {0, 2, 4}
+    until(lambda: all("no GPU fits" in reason(cluster, name) for name in gated(cluster)), cluster.explain)
+    cluster.delete(min(joined))
+    until(lambda: len(gated(cluster)) == 5, cluster.explain)
     until(cluster.is_settled, cluster.explain)
 
 

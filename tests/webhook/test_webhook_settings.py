@@ -24,6 +24,9 @@ def test_flags_come_before_the_environment() -> None:
     made = webhook_settings.parse(["--port=2"], environment)
     assert (made.port, made.placer, made.namespace) == (2, False, "n")
     assert webhook_settings.parse(["--placer"], environment).placer
+    assert webhook_settings.parse([], {"GPUSHARE_WEBHOOK_PREEMPTION": "true"}).preemption
+    with pytest.raises(webhook_settings.UsageError, match='PREEMPTION "on" is neither "true" nor "false"'):
+        webhook_settings.parse([], {"GPUSHARE_WEBHOOK_PREEMPTION": "on"})
 
 
 def test_a_url_says_how_we_are_reached() -> None:
@@ -50,6 +53,7 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
             ["--demand-resource=x/y"],
             '--demand-resource "x/y" is unknown: write gpushare.io/gpu-percent or nvidia.com/gpu',
         ),
+        (["--preemption", "--from=f"], "--preemption cannot be combined with --from"),
         (["--log-level=loud"], '--log-level "loud" is unknown'),
         (["--url=http://h/mutate"], "is not an address of this webhook: write https://HOST:PORT/mutate"),
         (["--url=https://h/"], "is not an address of this webhook"),

@@ -68,10 +68,10 @@ def gate_reason(manifest: PodJson, request: Request) -> Refusal | None:
     foreign = foreign_gates(manifest)
     if foreign:
         return Refusal(foreign_gates_reason(foreign), cause=Cause.GATE)
-    if request.group_size > 1:
+    if request.group_size.is_gang:
         # The placer counts the members. Here they arrive one by one, at different replicas.
         return Refusal(
-            f"waits for its group {errors.quoted(request.group)}: its {request.group_size} pods are placed together",
+            f"waits for its group {errors.quoted(request.group)}: {request.group_size.rule}",
             cause=Cause.GROUP,
         )
     return None

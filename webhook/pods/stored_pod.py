@@ -12,9 +12,10 @@ import types
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract, errors, pod
+from gpushare import contract, errors, group_size, pod
 from gpushare import request as requests
 from gpushare.allocation import PodRef
+from gpushare.group_size import NO_GROUP, GroupSize
 from gpushare.nodefilters import share_resources
 from gpushare.request import Request
 from webhook.pods import mutation, pod_manifest
@@ -57,7 +58,7 @@ class Pod:
     unschedulable: str | None
     controller: pod.Controller | None
     group: str
-    group_size: int
+    group_size: GroupSize
     containers: tuple[str, ...]
     annotations: Mapping[str, str]
     request: Request | str
@@ -70,8 +71,7 @@ class Pod:
         everything = pod.annotations_of(item)
         annotations = {key: text for key, text in everything.items() if key.startswith(contract.PREFIX)}
         is_gated = contract.SCHEDULING_GATE in pod.gates(item)
-        digits = str(annotations.get(contract.GROUP_SIZE) or "").strip()
-        size = int(digits) if digits.isascii() and digits.isdecimal() and len(digits) <= 4 else 0
+        size = _group_size(annotations)
         return cls(
             ref=PodRef(namespace, name, pod.uid(item)),
             version=str(metadata.get("resourceVersion") or ""),
@@ -87,7 +87,7 @@ class Pod:
             has_started=any(status.get(key) for key in ("containerStatuses", "initContainerStatuses")),
             unschedulable=_unschedulable(item),
             controller=pod.controller(item),
-            group=str(annotations.get(contract.GROUP) or "").strip() if size > 1 else "",
+            group=str(annotations.get(contract.GROUP) or "").strip() if size.is_gang else "",
             group_size=size,
             containers=pod.container_names(item),
             annotations=annotations,
@@ -139,6 +139,13 @@ def has_share(item: pod.PodJson) -> bool:
     return bool(labels.get(contract.SHARE_LABEL) == contract.SHARE_LABEL_VALUE)
 
 
+def _group_size(annotations: Mapping[str, str]) -> GroupSize:
+    try:
+        return group_size.parse(str(annotations.get(contract.GROUP_SIZE) or "").strip())
+    except errors.QuantityError:
+        return NO_GROUP  # which `request` explains
+
+
 def _request(item: pod.PodJson, *, is_gated: bool) -> Request | str:
     try:
         request = requests.parse(item)
@@ -179,7 +186,7 @@ def _manifest(item: pod.PodJson, annotations: Mapping[str, str]) -> pod.PodJson:
         kept["annotations"] = {**annotations, **({pod.DEFAULT_CONTAINER: default[:_MAX_NAME]} if default else {})}
     if owners := [owner for owner in metadata.get("ownerReferences") or [] if owner.get("controller")]:
         kept["ownerReferences"] = _without_nulls(owners)
-    small = _some(spec, (*FITNESS_KEYS, "schedulingGates"))
+    small = _some(spec, (*FITNESS_KEYS, "schedulingGates", "preemptionPolicy"))
     for listed in ("containers", "initContainers"):
         if spec.get(listed):
             small[listed] = [_some(container, ("name", *CONTAINER_KEYS)) for container in spec[listed]]

@@ -41,7 +41,7 @@ COUNTED_BY_PLACER: Final = (
 class ApiStore:
     """The live ledger (`ledger_store.LiveLedger`), which `run` keeps up to date.
 
-    on_refused: as in `GpuNodeWriter`. policy: published with the mix. isolation: as in `Chooser`.
+    on_refused: as in `GpuNodeWriter`. policy, preemption: published with the mix. isolation: as in `Chooser`.
     """
 
     overrides = NO_OVERRIDES
@@ -53,6 +53,7 @@ class ApiStore:
         *,
         on_refused: Callable[[Mapping[str, Any], str], None] = lambda *_: None,
         policy: str = policies.DEFAULT,
+        preemption: bool = False,
         isolation: str = isolation.DEFAULT,
         lifetime_seconds: float = 0.0,
         contention: Contention | None = None,
@@ -99,6 +100,7 @@ class ApiStore:
             self._occupancy.workload,
             woken=self._occupancy.lesson_due,
             policy=policy,
+            preemption=preemption,
             leads=lambda: self.contention.leads,
             synced=self._nodes.synced,
         )

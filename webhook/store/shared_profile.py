@@ -31,8 +31,8 @@ READ_SECONDS: Final = 30.0  # how long to wait for the first read, once all else
 class SharedProfile:
     """The profile in use. workload: counts placed pods, and sets `woken` when a lesson is due.
 
-    policy: of this process. leads: whether this replica renews the ConfigMap. synced: set when something else has been
-    read, so that a rejected list is final.
+    policy, preemption: of this process. leads: whether this replica renews the ConfigMap. synced: set when something
+    else has been read, so that a rejected list is final.
     """
 
     def __init__(
@@ -43,12 +43,14 @@ class SharedProfile:
         *,
         woken: asyncio.Event,
         policy: str,
+        preemption: bool,
         leads: Callable[[], bool],
         synced: asyncio.Event,
     ) -> None:
         self._api = api
         self._chooser = chooser
         self._policy = policy
+        self._preemption = preemption
         self._leads = leads
         self._workload = workload
         self._woken = woken
@@ -107,7 +109,7 @@ class SharedProfile:
             self._workload.snapshot()  # another replica has learned, so the next lesson is due later
 
     def _own(self, mix: Mix) -> PlacementProfile:
-        return PlacementProfile(self._policy, mix, self._chooser.isolation)
+        return PlacementProfile(self._policy, mix, self._chooser.isolation, self._preemption)
 
     async def _use_stored(self, studied: Worth | None = None) -> bool:
         """Use the stored mix; return whether it is a new one. studied: the tables of a mix, if this may be it."""

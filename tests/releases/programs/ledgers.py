@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpushare import codec, ledger
+from gpushare import codec, errors, ledger
+from gpushare import request as requests
 
 
 def reads(document: dict[str, Any]) -> dict[str, Any]:
@@ -15,3 +16,11 @@ def reads(document: dict[str, Any]) -> dict[str, Any]:
 
 def reads_shares(text: str) -> str:
     return codec.shares_text(codec.read_shares(text))
+
+
+def request_error(manifest: dict[str, Any]) -> str:
+    try:
+        requests.parse(manifest)
+    except errors.RequestError as error:
+        return str(error)
+    return ""

@@ -69,7 +69,7 @@ def test_law_null_is_as_good_as_absent(gated: bool, data: st.DataObject) -> None
 
 def test_annotations_on_a_pod_are_read_once() -> None:
     read = Pod.from_manifest(stored(allocation="a1", node="node-a"))
-    assert (read.allocation_id, read.placed_on, read.group, read.group_size) == ("a1", "node-a", "ring", 2)
+    assert (read.allocation_id, read.placed_on, read.group, read.group_size) == ("a1", "node-a", "ring", (2, 2))
     assert (read.foreign_gates, read.priority, read.version) == (("example.com/quota",), 5, "7")
     assert read.controller == pod.Controller("Job", "train", "j")
     assert read.path == "/api/v1/namespaces/default/pods/trainer"

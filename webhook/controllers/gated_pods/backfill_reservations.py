@@ -30,6 +30,7 @@ class BackfillReservations:
     store: ledger_store.LiveLedger
     overtakes: fairness.OvertakeCounter
     limits: fairness.OvertakeLimits
+    preempts: bool = False  # whether the preemptor looks after the reservations that it makes
 
     def __post_init__(self) -> None:
         self._overtakes: Mapping[str, int] = {}
@@ -111,6 +112,8 @@ class BackfillReservations:
 
     def _can_fit(self, entries: Sequence[NodeAllocation], pods: Sequence[backfill_reservation.ReservingPod]) -> bool:
         by_uid = {entry.allocation.pod.uid: entry for entry in entries}
+        if self.preempts and all(entry.allocation.is_nomination for entry in entries):
+            return True
         if len(by_uid) != len(pods) or len(entries) != len(pods):
             return False
         pairs = [(pod, by_uid[pod.ref.uid], self.store.view(by_uid[pod.ref.uid].node)) for pod in pods]

@@ -23,7 +23,7 @@ from gpushare.allocation import Isolation, PodRef, peak
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.controllers import pacing
+from webhook.controllers import pacing, queue
 from webhook.controllers.gated_pods.waiting_units import AllocationIds
 from webhook.pods import mutation
 from webhook.pods.stored_pod import Pod
@@ -80,6 +80,26 @@ class GangPlacement:
         finally:
             scratch.close()
         return None
+
+    async def refused_joiners(
+        self, requests: PodRequests, joiners: PodRequests, ignored: AllocationIds
+    ) -> dict[str, Refusal]:
+        """Return by UID which joiners do not fit next to these pods, which do, and why."""
+        scratch = ScratchStore(FilteredStore(self.store, ignored) if ignored else self.store)
+        reservation = self.reservation.on(scratch)
+        refused: dict[str, Refusal] = {}
+        by_kind: dict[str, Refusal] = {}
+        try:
+            for pod, request in requests:
+                await reservation.reserve(pod.manifest, request, pod.ref)
+            for pod, request in joiners:
+                kind = queue.kind(pod)
+                outcome = by_kind.get(kind) or await reservation.reserve(pod.manifest, request, pod.ref)
+                if isinstance(outcome, Refusal):
+                    refused[pod.ref.uid] = by_kind[kind] = outcome
+        finally:
+            scratch.close()
+        return refused
 
     async def reserve(
         self, requests: PodRequests, ignored: AllocationIds, preferred: PreferredNodes = _NO_PREFERENCE
@@ -165,6 +185,22 @@ async def _place_largest_group(
                     return None
                 return count, outcome.node
     return None
+
+
+def valid(pods: Iterable[Pod]) -> PodRequests:
+    """Return the pods whose request is valid, with it, the largest first."""
+    return largest_first((pod, pod.request) for pod in pods if isinstance(pod.request, Request))
+
+
+def largest_first(requests: Iterable[tuple[Pod, Request]]) -> PodRequests:
+    return sorted(requests, key=lambda asked: _size(asked[1]), reverse=True)
+
+
+def _size(request: Request) -> tuple[int, int]:
+    """Return compute and memory in bytes of all its GPUs; memory that is given as a part of a GPU does not count."""
+    compute = peak(request.demands, lambda demand: demand.share.request_percent * demand.gpus)
+    memory_bytes = peak(request.demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus)
+    return compute, memory_bytes
 
 
 def _ever_farther(scratch: ScratchStore, used: Sequence[str]) -> Iterator[Callable[[str], bool]]:

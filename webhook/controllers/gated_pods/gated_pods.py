@@ -17,12 +17,11 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger
-from gpushare.allocation import peak
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers import pacing, queue
-from webhook.controllers.gated_pods import waiting_units
+from webhook.controllers.gated_pods import gang_placement, waiting_units
 from webhook.controllers.gated_pods.backfill_reservations import BackfillReservations
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS, Fairness, OvertakeCounter, OvertakeLimits
 from webhook.controllers.gated_pods.gang_placement import GangPlacement, PodRequests
@@ -66,7 +65,8 @@ class _Round:
 class GatedPodScheduler:
     """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units.
 
-    ask_for_nodes: asks an autoscaler for the nodes that waiting pods lack; returns the pods, with what is asked for.
+    preempt: evicts pods of lower priority; returns the waiting pods, with whose place they take. ask_for_nodes: asks an
+    autoscaler for the nodes that waiting pods lack; returns the pods, with what is asked for.
     """
 
     api: PodClient
@@ -76,6 +76,7 @@ class GatedPodScheduler:
     metrics: Metrics
     _: dataclasses.KW_ONLY
     limits: OvertakeLimits = DEFAULT_LIMITS
+    preempt: Callable[[Refusals], Awaitable[Refusals]] | None = None
     ask_for_nodes: Callable[[Refusals], Awaitable[Refusals]] | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -87,10 +88,10 @@ class GatedPodScheduler:
         self._arranger = waiting_units.Arranger()
         self._holders = AllocationHolders()
         self.overtakes = OvertakeCounter()
-        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits)
+        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits, self.preempt is not None)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by UID of the pod
-        self.has_skipped = False  # whether the last round skipped units
+        self.has_skipped = False  # whether the last round left work for another one soon
         self._namespaces: frozenset[str] = frozenset()  # of the units of this round
         self._is_cut = False  # whether this round ends early, for a pod of another namespace
         self._slots = asyncio.Semaphore(MAX_CONCURRENT)
@@ -108,6 +109,9 @@ class GatedPodScheduler:
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
         await pacing.let_others_run()
+        if self.preempt is not None:
+            waiting = await self.preempt(waiting)
+            self.has_skipped |= any(refusal.cause is Cause.PREEMPTS for _, refusal in waiting)
         if self.ask_for_nodes is not None:
             waiting = await self.ask_for_nodes(waiting)
         next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
@@ -134,7 +138,7 @@ class GatedPodScheduler:
                 is_cut = self._is_cut and len(begun) == len(self._namespaces)  # after a turn for each namespace
                 begun.add(unit.namespace)
                 if not existing.has_any(unit) and (is_cut or not self._fairness.may_try(unit)):
-                    for pod in unit.members:
+                    for pod in unit.pods:
                         reason = pod.annotations.get(contract.REASON) or _SKIPPED  # the same needs no status write
                         last = self._last.get(pod.ref.uid)
                         turn.waiting.append((pod, last or Refusal(reason, cause=Cause.TURN)))
@@ -153,7 +157,7 @@ class GatedPodScheduler:
                 task = tasks.create_task(self._place_pod(unit, *requests[0], turn))
                 task.add_done_callback(lambda _: self._slots.release())
                 # The task runs until its share is in our view, before the next begins: the order of the queue is kept.
-                await asyncio.sleep(0)
+                await (task if unit.used_nodes else asyncio.sleep(0))
         await pacing.let_others_run()
         self._last = {pod.ref.uid: refusal for pod, refusal in turn.waiting if refusal.cause is not Cause.TURN}
         self.has_skipped = skipped
@@ -191,7 +195,9 @@ class GatedPodScheduler:
         own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         if not own and kind in turn.refused:
             return turn.refused[kind]
-        outcome = await self._ignoring(own).reserve(pod.manifest, request, pod.ref)
+        nodes = await self._gang.preferred([(pod, request)], own, unit.used_nodes) if unit.used_nodes else {}
+        preferred = nodes.get(pod.ref.uid, "")
+        outcome = await self._ignoring(own).reserve(pod.manifest, request, pod.ref, preferred=preferred)
         if isinstance(outcome, Refusal) and own_and_behind != own:
             outcome = await self._ignoring(own_and_behind).reserve(pod.manifest, request, pod.ref)
         if isinstance(outcome, Refusal):
@@ -203,7 +209,7 @@ class GatedPodScheduler:
 
     async def _place_gang(self, unit: Unit, requests: PodRequests, turn: _Round) -> None:
         shares = {
-            pod.ref.uid: share for pod, _ in requests if (share := self._existing_share(pod, turn.existing)) is not None
+            pod.ref.uid: share for pod in unit.pods if (share := self._existing_share(pod, turn.existing)) is not None
         }
         missing = [(pod, request) for pod, request in requests if pod.ref.uid not in shares]
         in_backoff = [(pod, why) for pod, _ in missing if (why := self._ungater.backoff_reason(pod)) is not None]
@@ -214,9 +220,13 @@ class GatedPodScheduler:
         refused = [(pod, outcome) for pod, _ in missing if isinstance(outcome := outcomes.get(pod.ref.uid), Refusal)]
         placed = shares | {uid: share for uid, share in outcomes.items() if isinstance(share, mutation.Placed)}
         if not refused:
-            await self._ungate_gang(unit, requests, placed, turn)
+            left = ((pod, outcomes.get(pod.ref.uid)) for pod in unit.joiners)
+            turn.waiting.extend((pod, why) for pod, why in left if isinstance(why, Refusal))
+            joined = [asked for asked in gang_placement.valid(unit.joiners) if asked[0].ref.uid in placed]
+            unit = dataclasses.replace(unit, joiners=tuple(pod for pod, _ in joined))
+            await self._ungate_gang(unit, [*requests, *joined], placed, turn)
             return
-        await self._release([pod for pod, _ in requests if pod.ref.uid in placed])
+        await self._release([pod for pod in unit.pods if pod.ref.uid in placed])
         suffix = await self._backfill.reserve(unit, requests, turn.existing)
         pod, why = refused[0]
         turn.waiting.extend(_for_gang(unit, pod, dataclasses.replace(why, reason=why.reason + suffix)))
@@ -224,7 +234,10 @@ class GatedPodScheduler:
     async def _reserve_gang(
         self, unit: Unit, missing: PodRequests, shares: Mapping[str, mutation.Placed], turn: _Round
     ) -> Mapping[str, mutation.Placed | Refusal]:
-        """Reserve shares for the pods without one; return them by UID, or the refusal of one pod."""
+        """Reserve shares for the pods without one; return them by UID, or the refusal of one pod.
+
+        Joiners that do not fit next to the others are refused as well.
+        """
         own, own_and_behind = turn.existing.reserved_for(unit), turn.existing.reserved_from(unit)
         ignored = own
         refused = await self._gang.try_all(missing, ignored)
@@ -235,10 +248,22 @@ class GatedPodScheduler:
             self._fairness.count_failed_try(unit)
             pod, why = refused
             return {pod.ref.uid: why}
-        preferred = await self._gang.preferred(missing, ignored, [share.node for share in shares.values()])
+        joining = [pod for pod in unit.joiners if pod.ref.uid not in shares]
+        left = {pod.ref.uid: reason for pod in joining if (reason := self._cannot_join(pod)) is not None}
+        joiners = gang_placement.valid(pod for pod in joining if pod.ref.uid not in left)
+        if joiners:
+            left |= await self._gang.refused_joiners(missing, joiners, ignored)
+            missing = [*missing, *(asked for asked in joiners if asked[0].ref.uid not in left)]
+        used_nodes = [*unit.used_nodes, *(share.node for share in shares.values())]
+        preferred = await self._gang.preferred(missing, ignored, used_nodes)
         if preferred and await self._gang.try_all(missing, ignored, preferred) is not None:
             preferred = {}  # the gang fits, but not on these nodes
-        return await self._gang.reserve(missing, ignored, preferred)
+        return {**left, **await self._gang.reserve(missing, ignored, preferred)}
+
+    def _cannot_join(self, pod: Pod) -> Refusal | None:
+        if isinstance(pod.request, str):
+            return Refusal(pod.request, cause=Cause.REQUEST)
+        return self._ungater.backoff_reason(pod)
 
     async def _ungate_gang(
         self, unit: Unit, requests: PodRequests, placed: Mapping[str, mutation.Placed], turn: _Round
@@ -251,7 +276,8 @@ class GatedPodScheduler:
         outcomes = await asyncio.gather(*(self._ungate(pod, request, placed[pod.ref.uid]) for pod, request in requests))
         failed = [(pod, why) for (pod, _), why in zip(requests, outcomes, strict=True) if why is not None]
         if failed:
-            await self._keep_gated(unit, failed, turn, has_share=len(failed) == requests[0][1].group_size)
+            none_runs = len(failed) == len(requests) >= requests[0][1].group_size.least
+            await self._keep_gated(unit, failed, turn, has_share=none_runs)
         warning = waiting_units.explain_apart(unit.group, list(placed.values()))
         for (pod, _), why in zip(requests, outcomes, strict=True):
             if warning and why is None:
@@ -361,18 +387,11 @@ def _requests(unit: Unit, waiting: Refusals) -> PodRequests | None:
             waiting += _for_gang(unit, pod, Refusal(pod.request, cause=Cause.REQUEST))
             return None
         requests.append((pod, pod.request))
-    return sorted(requests, key=lambda asked: _size(asked[1]), reverse=True)
-
-
-def _size(request: Request) -> tuple[int, int]:
-    """Return compute and memory in bytes of all its GPUs; memory that is given as a part of a GPU does not count."""
-    compute = peak(request.demands, lambda demand: demand.share.request_percent * demand.gpus)
-    memory_bytes = peak(request.demands, lambda demand: (demand.share.memory.bytes or 0) * demand.gpus)
-    return compute, memory_bytes
+    return gang_placement.largest_first(requests)
 
 
 def _for_gang(unit: Unit, pod: Pod, refusal: Refusal) -> Refusals:
     """Return the refusal of one member, and for the others that they wait for it."""
     reason = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
     others = dataclasses.replace(refusal, reason=reason)
-    return [(member, refusal if member is pod else others) for member in unit.members]
+    return [(member, refusal if member is pod else others) for member in unit.pods]

@@ -15,6 +15,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from gpushare import contract, errors
 from gpushare.allocation import NodeAllocation
 from gpushare.gpunode import GpuNode
+from gpushare.group_size import GroupSize
 from webhook.controllers import queue
 from webhook.pods import pod_manifest
 from webhook.pods.mutation import Placed
@@ -25,10 +26,16 @@ Group = tuple[str, str]  # namespace, name
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Unit:
-    """Pods that are placed together, with their place in the queue; `group` is empty for a single pod."""
+    """Pods that are placed together, with their place in the queue; `group` is empty for a single pod.
+
+    joiners: of an elastic gang, pods that are placed with the others as far as they fit. used_nodes: where other pods
+    of its group run.
+    """
 
     members: tuple[Pod, ...]
     group: str = ""
+    joiners: tuple[Pod, ...] = ()
+    used_nodes: tuple[str, ...] = ()
     order: queue.Order = dataclasses.field(init=False, compare=False)
     namespace: str = dataclasses.field(init=False, compare=False)
     uids: tuple[str, ...] = dataclasses.field(init=False, compare=False)
@@ -38,7 +45,11 @@ class Unit:
         behind, created, name = zip(*map(queue.order, self.members), strict=True)
         object.__setattr__(self, "order", (max(behind), max(created), max(name)))
         object.__setattr__(self, "namespace", self.members[0].ref.namespace)
-        object.__setattr__(self, "uids", tuple(pod.ref.uid for pod in self.members))
+        object.__setattr__(self, "uids", tuple(pod.ref.uid for pod in self.pods))
+
+    @property
+    def pods(self) -> tuple[Pod, ...]:
+        return (*self.members, *self.joiners)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -122,21 +133,32 @@ def _arrange_group(
         return [], [(pod, sentence) for pod in ready]
     size = ready[0].group_size
     owners = {pod.controller.uid for pod in ready if pod.controller is not None}
-    placed = [pod for pod in living if pod.ref.uid not in waiting]
-    placed += [pod for pod in members if pod.phase == "Succeeded" and pod.controller and pod.controller.uid in owners]
-    if len(placed) >= size:
-        return [Unit((pod,)) for pod in ready], []
-    needed = size - len(placed)
-    if len(ready) < needed:
-        have = len(placed) + len(ready)
-        others = len(living) - have
-        sentence = f"waits for {size - have} more of its group {name} (have {have} of {size})"
-        if others > 0 and have + others >= size:
-            gates = "have scheduling gates of other controllers"
-            sentence = f"waits for its group {name}: {others} of its {size} pods {gates}"
-        return [], [(pod, sentence) for pod in ready]
-    extra = f"its group {name} already has {size} other pods: it waits until they are placed"
-    return [Unit(tuple(ready[:needed]), group[1])], [(pod, extra) for pod in ready[needed:]]
+    running = [pod for pod in living if pod.ref.uid not in waiting]
+    ended = [pod for pod in members if pod.phase == "Succeeded" and pod.controller and pod.controller.uid in owners]
+    used_nodes = tuple(dict.fromkeys(pod.placed_on for pod in running if pod.placed_on))
+    needed = size.least - len(running) - len(ended)
+    extra = f"its group {name} already has {size.most} other pods: it waits until they are placed"
+    units: list[Unit] = []
+    if size.is_elastic:
+        extra = f"its group {name} already has {size.most} other pods, the most of its {size}: it waits until one ends"
+        most = max(0, size.most - len(running))
+    else:
+        most = needed if needed > 0 else len(ready)
+    if needed <= 0:
+        units = [Unit((pod,), used_nodes=used_nodes) for pod in ready[:most]]
+    elif len(ready) < needed:
+        return [], [(pod, _incomplete(name, size, len(living), size.least - needed + len(ready))) for pod in ready]
+    else:
+        units = [Unit(tuple(ready[:needed]), group[1], tuple(ready[needed:most]), used_nodes)]
+    return units, [(pod, extra) for pod in ready[most:]]
+
+
+def _incomplete(name: str, size: GroupSize, living: int, have: int) -> str:
+    others, least = living - have, "at least " if size.is_elastic else ""
+    if others > 0 and have + others >= size.least:
+        gates = "have scheduling gates of other controllers"
+        return f"waits for its group {name}: {others} of its {size} pods {gates}"
+    return f"waits for {size.least - have} more of its group {name} (have {have} of {least}{size.least})"
 
 
 class PodIndex:

@@ -1,0 +1,90 @@
+"""`why` says whose place a waiting pod would take by preemption."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpushare import codec, contract
+from gpushare.placement_profile import PlacementProfile
+from tests import builders
+from tests.gpushare.defragmentation import clusters
+from tests.kubectl_gpushare.conftest import Plugin
+
+LOW = clusters.owned("low", priority=1, request="1")
+LOWER = clusters.owned("lower", request="1")
+
+
+def high(**spec: Any) -> dict[str, Any]:
+    manifest = builders.pod("high", request="1", uid="uid-high", spec={"priority": 10, **spec})
+    manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]
+    return manifest
+
+
+def why(
+    plugin: Plugin, directory: Path, waiting: dict[str, Any], *more: dict[str, Any], lower: dict[str, Any] = LOWER
+) -> str:
+    views = clusters.cluster((LOW, "n0/0"), (lower, "n0/1")).views.values()
+    nodes = [codec.to_document(view.node) for view in views]
+    node_objects = [clusters.node_manifest(view.node.name) for view in views]
+    items = [*nodes, *node_objects, LOW, lower, waiting, *more]
+    path = directory / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    document = json.loads(plugin("why", "high", "-n", "default", "-o", "json", "--from", path).out)
+    printed = " ".join(plugin("why", "high", "-n", "default", "--from", path).out.split())
+    assert bool(document["preemption"]) is ("Preemption: " in printed)
+    assert document["preemption"] in printed
+    return str(document["preemption"])
+
+
+def profile(*, is_on: bool) -> dict[str, Any]:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": {"name": contract.PLACEMENT_CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE},
+        "data": PlacementProfile(preemption=is_on).data(),
+    }
+
+
+def test_the_lowest_priority_would_go_and_the_mode_is_said(plugin: Plugin, tmp_path: Path) -> None:
+    would = "would take the place of default/lower on n0, if preemption were on"
+    assert why(plugin, tmp_path, high()) == would
+    assert why(plugin, tmp_path, high(), profile(is_on=False)) == would
+    assert why(plugin, tmp_path, high(), profile(is_on=True)) == (
+        "will take the place of default/lower on n0: preemption is on"
+    )
+
+
+@pytest.mark.parametrize("lower", [{"kind": "Job"}, {"kind": ""}, {"no_evict": "true"}, {"priority": 50}])
+def test_protected_pods_are_not_named(plugin: Plugin, tmp_path: Path, lower: dict[str, Any]) -> None:
+    stays = clusters.owned("lower", **{"request": "1", **lower})
+    assert "default/low on n0" in why(plugin, tmp_path, high(), lower=stays)
+
+
+def test_a_budget_protects_its_pods(plugin: Plugin, tmp_path: Path) -> None:
+    budget = {
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": "b", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": {"app": "lower"}}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    assert "default/low on n0" in why(plugin, tmp_path, high(), budget)
+
+
+@pytest.mark.parametrize("spec", [{"preemptionPolicy": "Never"}, {"priority": 0}])
+def test_a_pod_that_may_not_preempt_gets_no_promise(plugin: Plugin, tmp_path: Path, spec: dict[str, Any]) -> None:
+    assert why(plugin, tmp_path, high(**spec)) == ""
+
+
+def test_a_nominated_pod_takes_its_place(plugin: Plugin, tmp_path: Path) -> None:
+    held = builders.allocation(f"{contract.PREEMPTION_PREFIX}x", "GPU-n9-0", request=0, pod_name="high", uid="uid-high")
+    full = builders.allocation("full", "GPU-n9-0", request=100, pod_name="full", uid="uid-full")
+    node = dataclasses.replace(builders.node("n9", gpus=1), allocations=(full, held))
+    assert why(plugin, tmp_path, high(), codec.to_document(node)) == (
+        "takes the place of other pods on n9, which were evicted for it"
+    )

@@ -1,0 +1,368 @@
+"""The preemptor on a ledger in memory: who is evicted for whom, how often, and that the place is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import types
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpushare import contract
+from gpushare.cluster import api_client, api_errors
+from gpushare.cluster.object_store import Key
+from gpushare.gpunode import Gpu, GpuNode
+from gpushare.refusal import Cause, Refusal
+from tests import builders
+from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
+from webhook import metrics
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
+from webhook.controllers.preemption import preemptor
+from webhook.controllers.preemption.preemptor import Preemptor
+from webhook.pods.stored_pod import Pod
+
+
+class EvictionApi:
+    """An API server that evicts: an evicted pod terminates until the test ends it."""
+
+    def __init__(self, pods: dict[str, dict[str, Any]]) -> None:
+        self.pods = pods
+        self.budgets: list[dict[str, Any]] = []
+        self.evicted: list[str] = []
+        self.refusing: dict[str, api_errors.ClusterError] = {}  # by name of the pod
+
+    async def get(self, path: str) -> dict[str, Any]:
+        name = path.rsplit("/", 1)[1]
+        if name not in self.pods:
+            raise api_errors.NotFound("there is no such pod", status=404)
+        return self.pods[name]
+
+    async def list(
+        self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
+    ) -> api_client.ObjectList[api_client.Kept]:
+        assert path == preemptor.BUDGETS_PATH
+        return api_client.ObjectList([keep(item) for item in self.budgets], "1")
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        name, word = path.split("/")[-2:]
+        assert word == "eviction"
+        if name in self.refusing:
+            raise self.refusing[name]
+        assert body["deleteOptions"]["preconditions"] == {"uid": f"u-{name}"}
+        self.evicted.append(name)
+        self.pods[name] = {**self.pods[name], "metadata": {**self.pods[name]["metadata"], "deletionTimestamp": "now"}}
+        return {}
+
+
+class Preempting(Cluster):
+    """A cluster in memory with preemption."""
+
+    def __init__(self, *nodes: GpuNode) -> None:
+        super().__init__(*nodes)
+        self.api = EvictionApi(self.pods)
+        self.evicted, self.refusing, self.budgets = self.api.evicted, self.api.refusing, self.api.budgets
+        self.events: list[tuple[str, str]] = []
+        self.time = 0.0
+        self.lead()
+
+    def lead(self) -> None:
+        """Start another placer."""
+        clock = lambda: self.time  # noqa: E731
+        self.preemptor = Preemptor(self.api, self.store, Pods(self), self, metrics.Metrics(), "pack", clock=clock)
+        self.scheduler = GatedPodScheduler(
+            self, self.store, self.reservation, self, metrics.Metrics(), preempt=self.preemptor.reconcile
+        )
+
+    def record(self, regarding: Mapping[str, Any], reason: str, note: str, **_: Any) -> None:
+        assert note
+        self.events.append((regarding["name"], reason))
+
+    async def run(self, name: str, *, priority: int = 0, owner: str = "ReplicaSet", **asked: Any) -> None:
+        """Create a pod, which has to fit, and place it."""
+        self.create(name, priority=priority, **asked)
+        reference = {"kind": owner, "name": "owner", "uid": "owner", "controller": True}
+        self.pods[name]["metadata"].update(ownerReferences=[reference] if owner else [], labels={"app": name})
+        await self.step()
+        assert name not in self.waiting()
+        self.now += 1
+
+    def ask(self, name: str, *, priority: int = 10, policy: str = "", **asked: Any) -> None:
+        self.create(name, priority=priority, **asked)
+        if policy:
+            self.pods[name]["spec"]["preemptionPolicy"] = policy
+
+    async def round(self) -> dict[str, str]:
+        """Do a round with preemption; return the reasons of pods that wait."""
+        await self.step()
+        waiting = await self.preemptor.reconcile(
+            [(self.stored()[name], Refusal(reason)) for name, reason in self.told.items()]
+        )
+        return {pod.ref.name: why.reason for pod, why in waiting}
+
+
+class Pods(Mapping[Key, Pod]):
+    """The pods of a cluster, as the informer has them."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def _all(self) -> dict[Key, Pod]:
+        return {Key(pod.ref.namespace, pod.ref.name): pod for pod in self._cluster.stored().values()}
+
+    def __getitem__(self, key: Key) -> Pod:
+        return self._all()[key]
+
+    def __iter__(self) -> Any:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+
+def budget(name: str, *, allowed: int) -> dict[str, Any]:
+    return {
+        "metadata": {"namespace": "default", "name": f"of-{name}"},
+        "spec": {"selector": {"matchLabels": {"app": name}}},
+        "status": {"disruptionsAllowed": allowed},
+    }
+
+
+async def full(*priorities: int, gpus: int = 2) -> Preempting:
+    """Return a node with a running pod `p0`, `p1` … of each priority, on a GPU each."""
+    cluster = Preempting(builders.node("node-a", gpus=gpus))
+    for number, priority in enumerate(priorities):
+        await cluster.run(f"p{number}", priority=priority, request="1")
+    return cluster
+
+
+async def test_a_pod_takes_the_place_of_the_lowest_priority_and_keeps_it() -> None:
+    cluster = await full(5, 1)
+    cluster.ask("high", request="1")
+    told = await cluster.round()
+    assert cluster.evicted == ["p1"]
+    assert ("p1", contract.EVENT_PREEMPTED) in cluster.events
+    assert ("high", contract.EVENT_PREEMPTING) in cluster.events
+    assert told["high"].endswith("; takes the place of other pods on node-a: default/p1")
+    assert cluster.held() == {"high": 0}
+    told = await cluster.round()
+    assert told["high"].endswith("; takes the place of other pods on node-a, which are ending")
+    assert cluster.evicted == ["p1"]  # no second set of victims
+    await cluster.end("p1")
+    assert cluster.held() == {"high": 100}  # in the same write
+    await cluster.arrive("low", request="1")
+    assert "low" in cluster.waiting()
+    await cluster.round()
+    assert cluster.waiting() == ["low"]
+    assert cluster.held() == {}
+
+
+async def test_the_next_placer_evicts_only_those_that_still_have_to_go() -> None:
+    cluster = await full()
+    for name in ("a", "b"):
+        await cluster.run(name, request="0.5", uuid="GPU-node-a-0")
+    await cluster.run("c", priority=5, request="1")
+    cluster.ask("high", request="1")
+    cluster.refusing["b"] = api_errors.Unavailable("Cannot evict pod as it would violate its budget", status=429)
+    told = await cluster.round()
+    assert cluster.evicted == ["a"]
+    assert told["high"].endswith(
+        ": default/b, default/a (default/b could not be evicted yet: Cannot evict pod as it would violate its budget)"
+    ) or told["high"].endswith("(default/b could not be evicted yet: Cannot evict pod as it would violate its budget)")
+    cluster.lead()
+    cluster.refusing.clear()
+    await cluster.round()
+    assert cluster.evicted == ["a", "b"]
+    for name in ("a", "b"):
+        await cluster.end(name)
+    await cluster.round()
+    assert cluster.waiting() == []
+
+
+async def test_nothing_is_kept_if_the_first_eviction_fails_and_another_goes() -> None:
+    cluster = await full(1, 2)
+    cluster.ask("high", request="1")
+    cluster.refusing["p0"] = api_errors.Unavailable("its budget was used up meanwhile", status=429)
+    await cluster.round()
+    assert (cluster.evicted, cluster.held()) == ([], {})
+    cluster.time += preemptor.RETRY_SECONDS + 1
+    await cluster.round()
+    assert cluster.evicted == ["p1"]
+
+
+@pytest.mark.parametrize(
+    ("owner", "more"),
+    [
+        ("", {}),
+        ("Job", {}),
+        ("ReplicaSet", {"no_evict": "true"}),
+        ("ReplicaSet", {"group": "ring", "group_size": "1-2"}),
+    ],
+    ids=["no owner", "Job", "no-evict", "gang"],
+)
+async def test_protected_pods_stay(owner: str, more: dict[str, Any]) -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1))
+    await cluster.run("stays", owner=owner, request="1", **more)
+    cluster.ask("high", request="1")
+    told = await cluster.round()
+    assert (cluster.evicted, cluster.held()) == ([], {})
+    assert "takes the place" not in told["high"]
+
+
+async def test_a_pod_that_became_protected_meanwhile_stays_and_another_goes() -> None:
+    cluster = await full(1, 2)
+    cluster.ask("high", request="1")
+    await cluster.step()
+    stale = {Key("default", name): pod for name, pod in cluster.stored().items()}
+    cluster.pods["p0"]["metadata"]["annotations"][contract.NO_EVICT] = "true"
+    cluster.preemptor._finder.pods = types.MappingProxyType(stale)
+    await cluster.preemptor.reconcile([(stale[Key("default", "high")], Refusal("no GPU fits"))])
+    assert cluster.evicted == ["p1"]
+
+
+async def test_a_budget_counts_for_all_victims_together() -> None:
+    cluster = await full()
+    for name in ("a", "b"):
+        await cluster.run(name, request="0.5", uuid="GPU-node-a-0")
+    await cluster.run("c", priority=5, request="1")
+    for name in ("a", "b"):
+        cluster.pods[name]["metadata"]["labels"] = {"app": "web"}
+    cluster.budgets.append(budget("web", allowed=1))  # both are needed
+    cluster.ask("high", request="1")
+    await cluster.round()
+    assert cluster.evicted == ["c"]
+
+
+@pytest.mark.parametrize("more", [{"policy": "Never"}, {"priority": 0}, {"group": "ring", "group_size": "1-2"}])
+async def test_pods_that_may_not_preempt_wait(more: dict[str, Any]) -> None:
+    cluster = await full(0, 0)
+    cluster.ask("waits", request="1", **more)
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+@pytest.mark.parametrize("cause", [Cause.QUOTA, Cause.UNCLAIMED, Cause.GATE, Cause.TURN, Cause.LEDGER])
+async def test_a_pod_that_waits_for_a_quota_evicts_none(cause: Cause) -> None:
+    """Or for anything but room: priority gives a namespace nothing beyond its quota."""
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.step()
+    (pod,) = (pod for pod in cluster.stored().values() if pod.ref.name == "high")
+    waiting = await cluster.preemptor.reconcile([(pod, Refusal("beyond its quota", cause=cause))])
+    assert (cluster.evicted, [why.cause for _, why in waiting]) == ([], [cause])
+
+
+async def test_no_pod_goes_if_one_is_ending_anyway_or_if_it_would_not_help() -> None:
+    cluster = await full(0, 0)
+    p0 = cluster.pods["p0"]
+    cluster.pods["p0"] = {**p0, "metadata": {**p0["metadata"], "deletionTimestamp": "now"}}
+    cluster.ask("high", request="1")
+    await cluster.round()
+    cluster.ask("larger", priority=20, request="1", gpus="3")
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+async def test_there_is_one_preemption_at_a_time_per_namespace_and_node() -> None:
+    cluster = await full(0, 0, 0, gpus=3)
+    for name in ("x", "y"):
+        cluster.ask(name, request="1")
+    for _ in range(3):
+        await cluster.round()
+    assert len(cluster.evicted) == 1
+
+
+async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() -> None:
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.round()
+    cluster.store.change("node-a", lambda node: dataclasses.replace(node, gpus=cordoned(node.gpus)))
+    told = await cluster.round()
+    assert told["high"].endswith("; takes the place of other pods on node-a, which cannot take it at the moment")
+    assert cluster.held() == {"high": 0}  # pods were evicted for this place
+    cluster.time += preemptor.UNFIT_SECONDS
+    told = await cluster.round()
+    assert cluster.held() == {}
+    assert "takes the place" not in told["high"]
+
+
+async def test_a_victim_that_is_gone_before_its_share_is_released_counts_as_ended() -> None:
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.round()
+    (evicted,) = cluster.evicted
+    stored = {Key("default", name): pod for name, pod in cluster.stored().items() if name != evicted}
+    cluster.preemptor._finder.pods = stored
+    waiting = await cluster.preemptor.reconcile([(stored[Key("default", "high")], Refusal("no GPU fits"))])
+    assert waiting[0][1].reason.endswith("which are ending")
+    assert cluster.evicted == [evicted]
+
+
+def cordoned(gpus: tuple[Gpu, ...]) -> tuple[Gpu, ...]:
+    return tuple(dataclasses.replace(gpu, cordoned=True) for gpu in gpus)
+
+
+async def test_in_no_minute_are_more_evicted_than_allowed() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=6))
+    owner = {"kind": "ReplicaSet", "name": "owner", "uid": "owner", "controller": True}
+    for number in range(24):
+        name = f"p{number}"
+        await cluster.arrive(name, request="0.25")
+        metadata = {**cluster.pods[name]["metadata"], "ownerReferences": [owner]}
+        cluster.pods[name] = {**cluster.pods[name], "metadata": metadata}
+    cluster.ask("high", request="1", gpus="6")
+    told = await cluster.round()
+    assert len(cluster.evicted) == preemptor.MAX_PER_MINUTE
+    assert told["high"].endswith("(waits, because 20 pods were evicted within a minute)")
+    cluster.time += 59.0
+    await cluster.round()
+    assert len(cluster.evicted) == preemptor.MAX_PER_MINUTE
+    cluster.time += 1.0
+    await cluster.round()
+    assert sorted(cluster.evicted) == sorted(f"p{number}" for number in range(24))
+
+
+SIZES = st.sampled_from(["0.25", "0.5", "1"])
+ASKS = st.lists(st.tuples(SIZES, st.integers(0, 3)), min_size=1, max_size=6)
+
+
+@pytest.mark.slow
+@given(ASKS, ASKS)
+@settings(max_examples=25, deadline=None)
+def test_law_each_eviction_is_for_a_higher_priority_and_none_is_in_vain(
+    running: list[tuple[str, int]], waiting: list[tuple[str, int]]
+) -> None:
+    async def story() -> None:
+        cluster = Preempting(builders.node("node-a", gpus=2), builders.node("node-b", gpus=1))
+        priorities = {}
+        for number, (size, priority) in enumerate(running):
+            await cluster.arrive(f"r{number}", request=size, priority=priority)
+            name = f"r{number}"
+            metadata = cluster.pods[name]["metadata"]
+            owner = {"kind": "ReplicaSet", "name": "owner", "uid": "owner", "controller": True}
+            cluster.pods[name] = {**cluster.pods[name], "metadata": {**metadata, "ownerReferences": [owner]}}
+            priorities[name] = priority
+        for number, (size, priority) in enumerate(waiting):
+            cluster.ask(f"w{number}", request=size, priority=priority)
+            priorities[f"w{number}"] = priority
+        for _ in range(2 * len(waiting)):
+            cluster.events.clear()
+            before = len(cluster.evicted)
+            await cluster.round()
+            new = cluster.evicted[before:]
+            for_whom = {name for name, reason in cluster.events if reason == contract.EVENT_PREEMPTING}
+            assert len(for_whom) == bool(new)
+            for name in new:
+                assert all(priorities[name] < priorities[other] for other in for_whom)
+            for name in new:
+                await cluster.end(name)  # its share is free, and kept
+            if new:
+                await cluster.step()
+                assert not for_whom & set(cluster.waiting())
+            cluster.time += 60.0
+        assert len(cluster.evicted) == len(set(cluster.evicted))
+
+    asyncio.run(story())

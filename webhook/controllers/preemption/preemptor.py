@@ -1,0 +1,320 @@
+"""The preemptor: evicts pods of lower priority, so that a gated pod that fits nowhere takes their place.
+
+Only if an administrator has turned it on. The record is a backfill reservation with a name of its own
+(`contract.PREEMPTION_PREFIX`) on the GPUs that the pod will get. It is written before the first eviction, keeps what
+the victims free, and ends when the pod has a share or is gone. So a pod never gets a second set of victims: after a
+crash the next placer finds the reservation, and evicts those that still have to go on these GPUs. The placement engine
+decides with the victims left out of the ledger and of their node's CPU and memory. The API server checks
+PodDisruptionBudgets again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import dataclasses
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final, Protocol
+
+from gpushare import contract, errors, ledger, preemption
+from gpushare.allocation import Allocation, GivenShare, NodeAllocation
+from gpushare.cluster import api_client, api_errors
+from gpushare.cluster.object_store import Key
+from gpushare.defragmentation import evicting
+from gpushare.gpunode import GpuNode
+from gpushare.isolation import resolved
+from gpushare.preemption import Victim, Victims
+from gpushare.refusal import Cause, Refusal
+from gpushare.request import Request
+from webhook.controllers import pacing, queue
+from webhook.controllers.pending_reasons import EventRecorder
+from webhook.controllers.preemption.victim_finder import Nomination, VictimFinder
+from webhook.metrics import Metrics
+from webhook.pods.stored_pod import Pod
+from webhook.store import backfill_reservation, ledger_store, reservation
+
+logger = logging.getLogger(__name__)
+
+BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
+MAX_PER_MINUTE: Final = 20  # evictions
+MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
+MAX_OPTIONS: Final = 100  # nodes on which the pod would fit, as in kube-scheduler
+MAX_CHOICES: Final = 8  # sets of victims that are read from the API server for one pod in a round
+MAX_TRIES: Final = 8  # pods for which a round searches the cluster
+RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a pod
+SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
+UNFIT_SECONDS: Final = 60.0  # before a nomination is withdrawn because its node cannot take the pod
+EVICTION_SECONDS: Final = 10.0
+NEVER: Final = "Never"  # spec.preemptionPolicy
+
+Waiting = Sequence[tuple[Pod, Refusal]]
+
+
+class PreemptionClient(Protocol):
+    """The calls of the API client that preemption needs; all raise ClusterError."""
+
+    async def get(self, path: str) -> dict[str, Any]:
+        """Return the object at `path`."""
+
+    async def list(
+        self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
+    ) -> api_client.ObjectList[api_client.Kept]:
+        """Return the objects of the collection at `path`, each reduced by `keep`."""
+
+    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        """Create an object in the collection at `path`, and return it as stored."""
+
+
+@dataclasses.dataclass(eq=False)
+class Preemptor:
+    """Decides for the waiting pods of each round. pods: all with a share; leads: whether this process still leads."""
+
+    api: PreemptionClient
+    store: ledger_store.LiveLedger
+    pods: Mapping[Key, Pod]
+    recorder: EventRecorder
+    metrics: Metrics
+    policy: str
+    _: dataclasses.KW_ONLY
+    leads: Callable[[], bool] = lambda: True
+    clock: Callable[[], float] = time.monotonic
+
+    def __post_init__(self) -> None:
+        self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
+        self._retry_at: dict[tuple[str, int], float] = {}  # needs and priority of a pod for which no victims were found
+        self._finder = VictimFinder(self.store, self.pods, self.policy)
+        self._unfit_since: dict[str, float] = {}  # UID of a nominated pod that its node cannot take
+
+    @property
+    def recheck_seconds(self) -> float | None:
+        """How long until the next round is due for pods that found nothing; None without any."""
+        return max(0.0, min(self._retry_at.values()) - self.clock()) if self._retry_at else None
+
+    async def reconcile(self, waiting: Waiting) -> list[tuple[Pod, Refusal]]:
+        """Evict for the pods that wait; return the refusals, with the places that pods take."""
+        now = self.clock()
+        self._retry_at = {kind: at for kind, at in self._retry_at.items() if at > now}
+        self._finder.spared = {uid: until for uid, until in self._finder.spared.items() if until > now}
+        if self._finder.evicted:
+            self._finder.evicted &= {pod.ref.uid for pod in self.pods.values()}
+        nominated = nominations(view.node for view in self.store.views())
+        self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
+        suffixes: dict[str, str] = {}
+        for pod, _ in waiting:
+            if (entry := nominated.get(pod.ref.uid)) is not None and isinstance(pod.request, Request):
+                suffixes[pod.ref.uid] = await self._continue(pod, pod.request, entry)
+        suffixes |= await self._nominate_next(waiting, nominated)
+        return [(pod, _with(why, suffixes.get(pod.ref.uid, ""))) for pod, why in waiting]
+
+    async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
+        """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
+        view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
+        found = self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
+        if found is None:
+            # Such as a node that is not ready for a moment: pods were evicted for this place.
+            if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS:
+                return f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
+            ids = (entry.allocation.id,)
+            await self._commit(entry.node, lambda node: ledger.release(node, ids))
+            return ""
+        self._unfit_since.pop(uid, None)
+        failed = await self._evict_all(pod, found.victims)
+        return _suffix(found, failed)
+
+    async def _nominate_next(self, waiting: Waiting, nominated: Mapping[str, NodeAllocation]) -> dict[str, str]:
+        """Nominate the first pod in the queue for which others can go: at most one in a round."""
+        namespaces = {entry.allocation.pod.namespace for entry in nominated.values()}
+        if len(nominated) >= MAX_NOMINATED or self._pause_seconds() > 0:
+            return {}
+        tries = 0
+        for pod, why in sorted(waiting, key=lambda entry: queue.order(entry[0])):
+            request, uid = pod.request, pod.ref.uid
+            if not may_preempt(pod) or why.cause is not None or why.lasts or not isinstance(request, Request):
+                continue
+            kind = queue.kind(pod), pod.priority
+            if pod.ref.namespace in namespaces or kind in self._retry_at or tries >= MAX_TRIES:
+                continue
+            tries += 1
+            try:
+                found = await self._choose(pod, request, {entry.node for entry in nominated.values()})
+            except (api_errors.ClusterError, TimeoutError) as error:
+                logger.warning("Could not read what may be evicted", extra={"pod": str(pod.ref), "err": str(error)})
+                found = None
+            if found is None or not await self._nominate(pod, request, found):
+                self._retry_at[kind] = self.clock() + RETRY_SECONDS
+                continue
+            failed = await self._evict_all(pod, found.victims, is_first=True)
+            if failed and not self._finder.evicted.intersection(victim.allocation.pod.uid for victim in found.victims):
+                await self._withdraw(pod)  # nothing is lost, and others may be less protected
+                self._retry_at[kind] = self.clock() + RETRY_SECONDS
+                return {}
+            return {uid: _suffix(found, failed)}
+        return {}
+
+    async def _choose(self, pod: Pod, request: Request, taken: set[str]) -> Nomination | None:
+        """Return the smallest loss that the API server would allow now; None if there is none, or none is needed."""
+        options: dict[str, Nomination] = {}
+        for view in self.store.views():
+            if view.node.name in taken or not view.node.gpus:
+                continue
+            found = self._finder.find(view, pod, request)
+            await pacing.let_others_run()
+            if found is not None and not found.victims:
+                return None  # it fits as soon as pods have ended that are being deleted
+            if found is not None:
+                options[view.node.name] = found
+            if len(options) >= MAX_OPTIONS:
+                break
+        declared = (await self.api.list(BUDGETS_PATH, keep=lambda item: item)).items if options else ()
+        budgets = evicting.Budgets.from_manifests(declared)
+        for _ in range(MAX_CHOICES):
+            if not options:
+                return None
+            name = preemption.least_lost({node: option.victims for node, option in options.items()})
+            protected = await self._protected(options[name].victims, budgets, priority=pod.priority)
+            if not protected:
+                return options[name]
+            self._finder.spared |= dict.fromkeys(protected, self.clock() + SPARED_SECONDS)
+            changed = self.store.view(name)
+            again = self._finder.find(changed, pod, request) if changed is not None else None
+            if again is not None and again.victims:
+                options[name] = again
+            else:
+                del options[name]
+        return None
+
+    async def _protected(self, victims: Victims, budgets: evicting.Budgets, *, priority: int) -> list[str]:
+        """Return the UIDs of those that may not be evicted together, as the API server shows them now."""
+        protected: list[str] = []
+        spent: collections.Counter[tuple[str, str]] = collections.Counter()
+        for victim in victims:
+            ref = victim.allocation.pod
+            try:
+                manifest = await self.api.get(_path(victim))
+            except api_errors.NotFound:
+                manifest = {}
+            is_same = (manifest.get("metadata") or {}).get("uid") == ref.uid
+            own = budgets.of_pod(manifest) if is_same else []
+            why = not is_same or evicting.protected(manifest, max_priority=priority - 1)
+            if why or len(own) > 1 or budgets.against(manifest, spent):
+                protected.append(ref.uid)
+            spent.update(own)
+        return protected
+
+    async def _nominate(self, pod: Pod, request: Request, found: Nomination) -> bool:
+        """Record the nomination on the node, in place of other reservations of the pod; return whether it is stored."""
+        name, identity = found.placement.node, contract.PREEMPTION_PREFIX + reservation.new_id()
+        shares = tuple(
+            GivenShare(share.containers, (uuid,), 0, 100, 0, steps=share.steps)
+            for share in found.placement.shares
+            for uuid in share.gpu_uuids
+        )
+        labels = resolved(request, found.placement.isolation).constraints.labels
+        entry = Allocation(identity, pod.ref, shares, labels=labels)
+        victims = {victim.allocation.id for victim in found.victims}
+
+        def change(node: GpuNode) -> GpuNode:
+            there = {held.id for held in node.allocations}
+            if identity in there:
+                return node
+            if not victims <= there or nominations([node]):
+                raise errors.LedgerError(f"{node.name} has changed since pods were chosen to be evicted")
+            own = [held.id for held in node.allocations if _reserves(held, pod)]
+            return backfill_reservation.grown(ledger.reserve(ledger.release(node, own), entry), {pod.ref.uid: request})
+
+        return await self._withdraw(pod, but=name) and await self._commit(name, change)
+
+    async def _withdraw(self, pod: Pod, *, but: str = "") -> bool:
+        """Release the reservations of a pod, except on the node `but`; return whether all writes succeeded."""
+        holding = [
+            view.node.name for view in self.store.views() if any(_reserves(e, pod) for e in view.node.allocations)
+        ]
+
+        def release(node: GpuNode) -> GpuNode:
+            return ledger.release(node, [entry.id for entry in node.allocations if _reserves(entry, pod)])
+
+        return all([await self._commit(name, release) for name in holding if name != but])
+
+    async def _evict_all(self, pod: Pod, victims: Victims, *, is_first: bool = False) -> str:
+        """Evict these pods as far as the rate allows; return why some of them stay for now, or an empty string."""
+        for victim in victims:
+            if not self.leads():
+                return "another placer continues"
+            if self._pause_seconds() > 0:
+                return f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
+            why = await self._evict(pod, victim)
+            if why and is_first and victim is victims[0]:
+                self._finder.spared[victim.allocation.pod.uid] = self.clock() + SPARED_SECONDS
+            if why:
+                return f"{victim.allocation.pod} could not be evicted yet: {why}"
+        return ""
+
+    async def _evict(self, pod: Pod, victim: Victim) -> str:
+        ref = victim.allocation.pod
+        try:
+            async with asyncio.timeout(EVICTION_SECONDS):
+                await self.api.create(
+                    f"{_path(victim)}/eviction", evicting.eviction(ref.namespace, ref.name, uid=ref.uid)
+                )
+        except api_errors.NotFound:
+            self._finder.evicted.add(ref.uid)
+            return ""
+        except (api_errors.ClusterError, TimeoutError) as error:
+            sentence = errors.shortened(str(error) or "no answer in time")
+            logger.info("Could not evict a pod for another", extra={"pod": str(ref), "err": sentence})
+            return sentence
+        self._finder.evicted.add(ref.uid)
+        self._recent.append(self.clock())
+        self.metrics.preempted()
+        logger.warning("Evicted a pod for one of higher priority", extra={"pod": str(ref), "for": str(pod.ref)})
+        priorities = f"whose priority {pod.priority} is above {victim.priority}"
+        note = f"evicted for {pod.ref}, {priorities}; its owner recreates this pod"
+        reference = {"apiVersion": "v1", "kind": "Pod", **dataclasses.asdict(ref)}
+        self.recorder.record(reference, contract.EVENT_PREEMPTED, note, type="Warning")
+        self.recorder.record(pod.reference, contract.EVENT_PREEMPTING, f"takes the place of {ref}, which was evicted")
+        return ""
+
+    def _pause_seconds(self) -> float:
+        """Return how long until the next eviction is allowed."""
+        is_full = len(self._recent) == MAX_PER_MINUTE
+        return max(0.0, self._recent[0] + 60.0 - self.clock()) if is_full else 0.0
+
+    async def _commit(self, name: str, change: Callable[[GpuNode], GpuNode]) -> bool:
+        try:
+            await self.store.commit(name, change)
+        except (ledger_store.UnreachableError, errors.LedgerError) as error:
+            logger.info("Could not write a nomination", extra={"node": name, "err": str(error)})
+            return False
+        return True
+
+
+def nominations(nodes: Iterable[GpuNode]) -> dict[str, NodeAllocation]:
+    """Return the reservations of pods for which others are evicted, by UID."""
+    entries = (NodeAllocation(node.name, entry) for node in nodes for entry in node.allocations)
+    return {entry.allocation.pod.uid: entry for entry in entries if entry.allocation.is_nomination}
+
+
+def may_preempt(pod: Pod) -> bool:
+    """Whether others may be evicted for this pod: it is no member of a gang, and its policy allows it."""
+    return not pod.group and (pod.manifest.get("spec") or {}).get("preemptionPolicy") != NEVER
+
+
+def _reserves(entry: Allocation, pod: Pod) -> bool:
+    return entry.is_backfill_reservation and entry.pod.uid == pod.ref.uid
+
+
+def _path(victim: Victim) -> str:
+    return f"/api/v1/namespaces/{victim.allocation.pod.namespace}/pods/{victim.allocation.pod.name}"
+
+
+def _suffix(found: Nomination, failed: str) -> str:
+    where = f"; takes the place of other pods on {found.placement.node}"
+    if not found.victims:
+        return f"{where}, which are ending"
+    return f"{where}: {preemption.names(found.victims)}{f' ({failed})' if failed else ''}"
+
+
+def _with(why: Refusal, suffix: str) -> Refusal:
+    return dataclasses.replace(why, reason=why.reason + suffix, cause=Cause.PREEMPTS) if suffix else why

@@ -1,0 +1,103 @@
+"""The victim finder: which pods of a node have to go so that a waiting pod fits there.
+
+The placement engine decides on the ledger, and on what the node's pods use of its CPU, memory and ports, without these
+pods. Pods that end anyway count as gone. Nothing is written here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Collection, Mapping
+
+from gpushare import ledger, preemption
+from gpushare.allocation import Allocation, Isolation
+from gpushare.cluster.object_store import Key
+from gpushare.defragmentation import evicting
+from gpushare.gpunode import GpuNode
+from gpushare.placement import NodeView, Placement
+from gpushare.preemption import Victim, Victims
+from gpushare.refusal import Refusal
+from gpushare.request import Request
+from webhook.pods.stored_pod import Pod
+from webhook.store import ledger_store
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Nomination:
+    """The node and the GPUs that a pod gets once the victims have ended."""
+
+    placement: Placement
+    victims: Victims
+
+
+@dataclasses.dataclass(eq=False)
+class VictimFinder:
+    """Finds victims on one node at a time. pods: all with a share.
+
+    spared: UIDs of protected pods, until when. evicted: UIDs of pods that `pods` may not show as deleted yet.
+    """
+
+    store: ledger_store.LiveLedger
+    pods: Mapping[Key, Pod]
+    policy: str
+    spared: dict[str, float] = dataclasses.field(default_factory=dict)
+    evicted: set[str] = dataclasses.field(default_factory=set)
+
+    def find(self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None) -> Nomination | None:
+        """Return who has to go on this node, with `own` on the GPUs of this reservation; None if nothing helps."""
+        node, reserved = view.node, [entry for entry in view.node.allocations if entry.is_backfill_reservation]
+        # The pods of a nomination are not chosen again: whether they may be evicted, the API server says.
+        candidates, ending = self._candidates(node, pod.priority, spared=self.spared if own is None else ())
+        if own is None and not candidates:
+            return None
+        constraints = request.constraints
+        others = tuple(uuid for entry in reserved if entry.pod.uid != pod.ref.uid for uuid in entry.gpu_uuids)
+        constraints = dataclasses.replace(constraints, not_uuids=(*constraints.not_uuids, *others))
+        if own is not None:
+            constraints = dataclasses.replace(constraints, uuids=own.gpu_uuids)
+        asked = dataclasses.replace(request, constraints=constraints)
+        ignored = [*ending, *(entry for entry in reserved if entry.pod.uid == pod.ref.uid)]
+
+        def place(gone: Victims) -> Placement | None:
+            without = [*ignored, *(victim.allocation for victim in gone)]
+            left = NodeView.from_node(ledger.release(node, [entry.id for entry in without]))
+            with self.store.chooser.without(_key(entry) for entry in without if self._holder(entry) is not None):
+                outcome = self.store.chooser.place_on(left, pod.manifest, asked, policy=self.policy)
+            if isinstance(outcome, Refusal) or outcome.isolation is Isolation.MIG:
+                return None  # amounts reserve no place for a MIG device
+            return outcome
+
+        victims = preemption.fewest(candidates, lambda gone: place(gone) is not None)
+        placement = place(victims) if victims is not None else None
+        return Nomination(placement, victims) if placement is not None and victims is not None else None
+
+    def _candidates(
+        self, node: GpuNode, priority: int, *, spared: Collection[str]
+    ) -> tuple[list[Victim], list[Allocation]]:
+        """Return the pods that may be evicted for one of this priority, and the shares of pods that end anyway."""
+        candidates, ending = [], []
+        for entry in node.allocations:
+            if entry.is_backfill_reservation or not entry.pod.uid:
+                continue
+            pod = self._holder(entry)
+            if pod is None or pod.leaves or pod.has_ended or pod.ref.uid in self.evicted:
+                ending.append(entry)
+            elif pod.priority < priority and pod.ref.uid not in spared and not _protection(pod, priority - 1):
+                candidates.append(Victim(entry, pod.priority, pod.created))
+        return candidates, ending
+
+    def _holder(self, entry: Allocation) -> Pod | None:
+        """Return the pod of an allocation; None if it is gone."""
+        pod = self.pods.get(_key(entry))
+        return pod if pod is not None and pod.ref.uid == entry.pod.uid else None
+
+
+def _protection(pod: Pod, max_priority: int) -> str:
+    if pod.is_gated:
+        return "gated"
+    kind = pod.controller.kind if pod.controller is not None else ""
+    return evicting.protection(pod.annotations, kind, priority=pod.priority, max_priority=max_priority)
+
+
+def _key(entry: Allocation) -> Key:
+    return Key(entry.pod.namespace, entry.pod.name)
