@@ -42,11 +42,13 @@ class Share:
 
     request_percent: int  # guaranteed; 0 to 100, at most the limit
     limit_percent: int  # the ceiling while other shares are idle
-    memory: Memory  # a hard limit
+    memory: Memory  # guaranteed; a hard limit without `memory_limit`
+    memory_limit: Memory | None = None  # the ceiling, for what is free beyond all requests
 
     def __str__(self) -> str:
         compute = f"{quantity.format_compute(self.request_percent)} GPU" if self.request_percent else "idle compute"
-        return f"{compute} with {self.memory}"
+        more = f" (limit {self.memory_limit})" if self.memory_limit is not None else ""
+        return f"{compute} with {self.memory}{more}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -109,6 +111,7 @@ class GivenShare:
     memory_bytes: int  # counted in full while the share shrinks
     shrink_to_bytes: int | None = None  # desired smaller size; freed once the agent enforces it
     steps: Steps = ALL_STEPS
+    memory_limit_bytes: int | None = None  # more than `memory_bytes`: the agent may lend it up to this, see `lending`
 
     @property
     def ends_early(self) -> bool:

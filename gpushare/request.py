@@ -43,7 +43,16 @@ class Demand:
         memory_bytes = self.share.memory.on_all(gpu.memory_bytes for gpu in gpus)
         uuids = tuple(gpu.uuid for gpu in gpus)
         amounts = self.share.request_percent, self.share.limit_percent, memory_bytes
-        return GivenShare(self.containers, uuids, *amounts, steps=self.steps)
+        limit_bytes = self.memory_limit_bytes(gpu.memory_bytes for gpu in gpus)
+        return GivenShare(self.containers, uuids, *amounts, steps=self.steps, memory_limit_bytes=limit_bytes)
+
+    def memory_limit_bytes(self, totals_bytes: Iterable[int]) -> int | None:
+        """Return the memory limit on GPUs with this much memory; None without one above the request."""
+        totals = tuple(totals_bytes)
+        if self.share.memory_limit is None:
+            return None
+        limit_bytes = self.share.memory_limit.on_all(totals)
+        return limit_bytes if limit_bytes > self.share.memory.on_all(totals) else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -142,6 +151,12 @@ def _parsed(
 
 def _reject_contradictions(request: Request) -> None:
     """Reject an isolation that cannot give what else the pod asks for."""
+    if request.isolation in {Isolation.MIG, Isolation.NONE} and any(
+        demand.share.memory_limit is not None for demand in request.demands
+    ):
+        has = "a MIG device has its own memory" if request.isolation == Isolation.MIG else "nothing enforces a limit"
+        said = f'cannot be combined with {contract.MEMORY_LIMIT}, as {has}: remove one of them, or write "arbiter"'
+        raise errors.RequestError(contract.ISOLATION, request.isolation, said)
     if request.isolation not in {Isolation.MPS, Isolation.MIG}:
         return
     said = ""
@@ -259,7 +274,22 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
         said = f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
         raise _invalid(annotations, key, said)
-    return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
+    memory_limit = _memory_limit(annotations, keys, memory) if keys[contract.MEMORY_LIMIT] in annotations else None
+    return Demand(containers=containers, share=Share(request_percent, limit_percent, memory, memory_limit), gpus=gpus)
+
+
+def _memory_limit(annotations: Mapping[str, str], keys: Mapping[str, str], memory: Memory) -> Memory:
+    """Return the memory limit. One in other units than the request is compared with it on each GPU, by a filter."""
+    key = keys[contract.MEMORY_LIMIT]
+    if keys[contract.MEMORY] not in annotations:
+        raise _invalid(annotations, key, f"is a limit without a request: add {keys[contract.MEMORY]}")
+    limit = _get(annotations, key, _memory, memory)
+    pairs = ((limit.bytes, memory.bytes), (limit.percent, memory.percent))
+    if any(most is not None and least is not None and most < least for most, least in pairs):
+        raise _invalid(
+            annotations, key, f"is less than the request: write at least {annotations[keys[contract.MEMORY]]}"
+        )
+    return limit
 
 
 def _get(annotations: Mapping[str, str], key: str, read: Callable[[str], _Value], default: _Value) -> _Value:

@@ -69,13 +69,16 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
         demand = demands[share.containers]
         memory_bytes = demand.share.memory.on_all(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
         amounts = demand.share.request_percent, demand.share.limit_percent, memory_bytes
+        limit_bytes = demand.memory_limit_bytes(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
         if entry.labels.isolation is Isolation.MPS and demand.share.limit_percent != share.limit_percent:
             held_limit = quantity.format_compute(share.limit_percent)
             raise errors.LedgerError(
                 f"its limit is {held_limit}, and the limit of an MPS client cannot change while it runs: set "
                 f"{contract.LIMIT} to {held_limit}, or delete and recreate the pod"
             )
-        shares.append(GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps))
+        shares.append(
+            GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps, memory_limit_bytes=limit_bytes)
+        )
     return tuple(shares)
 
 
@@ -155,7 +158,7 @@ def _shrunk(share: GivenShare, resize: Resize | None) -> GivenShare:
 
 def _mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> int | None:
     """Return the smaller memory to mark the share with, unless the agent's next report may answer an earlier mark."""
-    may = have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
+    may = have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes >= have.memory_bytes
     return want.memory_bytes if may and want.memory_bytes < have.memory_bytes else None
 
 
@@ -165,7 +168,7 @@ def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
 
 def _waits(node: GpuNode, have: GivenShare, want: GivenShare, resize: Resize | None) -> tuple[str, ResizeCause]:
     least = quantity.format_bytes(want.memory_bytes)
-    if resize and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes:
+    if resize and resize.memory_bytes >= have.memory_bytes and resize.used_bytes > want.memory_bytes:
         return f"it uses {quantity.format_bytes(resize.used_bytes)}, more than the requested {least}", ResizeCause.USE
     return f"the agent on {node.name} does not enforce {least} yet", ResizeCause.AGENT
 
