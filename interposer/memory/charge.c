@@ -47,7 +47,7 @@ CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
     else
         report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64 " MiB are in use (%s)",
                mebibytes(bytes), mebibytes(used_bytes), mebibytes(most_bytes),
-               most_bytes > limit_bytes ? "gpushare.io/memory-limit" : "gpushare.io/memory");
+               share_burst_bytes(gpu) > 0 ? "gpushare.io/memory-limit" : "gpushare.io/memory");
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 

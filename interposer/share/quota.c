@@ -8,10 +8,8 @@ uint64_t quota_limit_bytes(const quota_t *quota) {
     return __atomic_load_n(&quota->limits->gpu[quota->gpu].memory_bytes, __ATOMIC_SEQ_CST);
 }
 
-uint64_t quota_most_bytes(const quota_t *quota) {
-    uint64_t limit_bytes = quota_limit_bytes(quota);
-    uint64_t burst_bytes = __atomic_load_n(&quota->limits->gpu[quota->gpu].burst_bytes, __ATOMIC_SEQ_CST);
-    return burst_bytes > limit_bytes ? burst_bytes : limit_bytes;
+uint64_t quota_burst_bytes(const quota_t *quota) {
+    return __atomic_load_n(&quota->limits->gpu[quota->gpu].burst_bytes, __ATOMIC_SEQ_CST);
 }
 
 /* Returns false on overflow. */

@@ -193,9 +193,15 @@ uint64_t share_limit_bytes(uint32_t gpu) {
     return quota_limit_bytes(&quota);
 }
 
-uint64_t share_most_bytes(uint32_t gpu) {
+uint64_t share_burst_bytes(uint32_t gpu) {
     quota_t quota = quota_of(gpu);
-    return quota_most_bytes(&quota);
+    return quota_burst_bytes(&quota);
+}
+
+uint64_t share_most_bytes(uint32_t gpu) {
+    uint64_t limit_bytes = share_limit_bytes(gpu);
+    uint64_t burst_bytes = share_burst_bytes(gpu);
+    return burst_bytes > limit_bytes ? burst_bytes : limit_bytes;
 }
 
 uint64_t share_used_bytes(uint32_t gpu) {

@@ -49,7 +49,8 @@ const wire_isolation_t *share_isolation(void);
 bool share_rejoin(const wire_welcome_result_t *welcome);
 
 uint64_t share_limit_bytes(uint32_t gpu);
-/* What the limit may become when the arbiter lends memory to the share. */
+/* The limit up to which the arbiter may lend memory; 0: it does not. The larger of both limits. */
+uint64_t share_burst_bytes(uint32_t gpu);
 uint64_t share_most_bytes(uint32_t gpu);
 uint64_t share_used_bytes(uint32_t gpu);
 
