@@ -179,6 +179,27 @@ def test_a_resize_is_one_call_for_the_program(start: Start) -> None:
     assert client("c.info()[1]") == str(4 * GIB)
 
 
+def test_the_driver_follows_what_is_lent(start: Start) -> None:
+    node = start(web=2 * GIB)
+    learn_contexts(node)
+    node("burst", "web", 6 * GIB)
+    client = node.client("web")
+    assert client.read() == "ready"
+    assert client(f"c.allocate({5 * GIB - CONTEXT})[0]") == DONE
+    assert hard(node) == (5 * GIB + CONTEXT, 5 * GIB + CONTEXT)
+    static = node.client("web", with_library=False)  # its context takes the rest
+    assert static.read() == "ready"
+    assert static("c.allocate(1)[0]") == OUT_OF_MEMORY
+    end(static.process)
+    assert client(f"c.allocate({GIB + 1})[0]") == OUT_OF_MEMORY  # more than its limit
+    end(client.process)
+    for _ in range(200):
+        node("round")
+        if hard(node) == (2 * GIB + CONTEXT, 2 * GIB + CONTEXT):
+            return
+    pytest.fail(f"the limits stay at {hard(node)}")
+
+
 def test_memory_of_a_static_program_is_not_given_away(start: Start) -> None:
     node = start(web=4 * GIB)
     assert node("cover web") == ""
