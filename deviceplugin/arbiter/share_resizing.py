@@ -283,6 +283,7 @@ def departed_holders(
         given = sum(
             ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_backfill_reservation
         )
+        given += ledger.lent(node).get(grant.uuid, 0)
         held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
         total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
         if total and given + mine + sum(held.values()) > total:
