@@ -10,13 +10,14 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "simgpu\n"
-#define IMAGE_VERSION 11u
+#define IMAGE_VERSION 12u
 #define IMAGE_MAX_GPUS 64u
 #define IMAGE_SLOTS 512u
 #define IMAGE_EVENTS 64u
 #define IMAGE_BUCKETS 64u
 #define IMAGE_INSTANCES 8u /* GPU instances, and compute instances in each */
 #define IMAGE_LIMITS 64u
+#define IMAGE_CGROUP_PATH 256u
 #define IMAGE_SERVERS 16u
 #define IMAGE_CGROUPS 8u     /* of a process: its own and those above it */
 #define IMAGE_CHANNELS 32u   /* the maximum of CUDA_DEVICE_MAX_CONNECTIONS */
@@ -57,6 +58,7 @@ typedef struct {
 typedef struct {
     uint64_t cgroup;
     uint64_t soft_bytes, hard_bytes;
+    char path[IMAGE_CGROUP_PATH]; /* as it was set; empty if that is longer */
 } image_limit_t;
 
 /* An entry in a process's queue: a kernel or, with a percent of 0, a point in a stream at which something else

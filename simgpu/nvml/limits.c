@@ -45,8 +45,9 @@ nvmlReturn_t nvmlDeviceSetMemoryLimits_v1(nvmlDevice_t device, nvmlSetMemoryLimi
     uint64_t cgroup = limits->nameSpace != NULL ? cgroup_of(limits->nameSpace) : 0;
     if (cgroup == 0)
         return NVML_ERROR_OPERATING_SYSTEM;
-    return limits_set(device, cgroup, limits->softLimit, limits->hardLimit) ? NVML_SUCCESS
-                                                                            : NVML_ERROR_INSUFFICIENT_RESOURCES;
+    return limits_set(device, limits->nameSpace, cgroup, limits->softLimit, limits->hardLimit)
+               ? NVML_SUCCESS
+               : NVML_ERROR_INSUFFICIENT_RESOURCES;
 }
 
 nvmlReturn_t nvmlDeviceGetMemoryLimits_v1(nvmlDevice_t device, nvmlGetMemoryLimits_v1_t *limits) {

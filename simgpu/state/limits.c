@@ -1,5 +1,8 @@
 #include "state/limits.h"
 
+#include <string.h>
+
+#include "state/cgroup.h"
 #include "state/locks.h"
 
 static image_limit_t *find(image_t *image, uint64_t cgroup) {
@@ -14,18 +17,25 @@ static bool is_none(const image_limit_t *limit) {
     return limit->soft_bytes == 0 && limit->hard_bytes == LIMITS_NONE;
 }
 
-/* Reuse an entry without limits only when the table is full. */
+static bool has_ended(const image_limit_t *limit) {
+    char path[IMAGE_CGROUP_PATH];
+    memcpy(path, limit->path, sizeof path);
+    path[sizeof path - 1] = '\0';
+    return limit->soft_bytes == 0 && path[0] != '\0' && cgroup_of(path) != limit->cgroup;
+}
+
+/* Reuse an entry without limits, or of a group that is gone, only when the table is full. */
 static image_limit_t *find_room(image_t *image) {
     if (image->limits_high < IMAGE_LIMITS)
         return &image->limits[image->limits_high];
     for (unsigned i = 0; i < IMAGE_LIMITS; i++) {
-        if (is_none(&image->limits[i]))
+        if (is_none(&image->limits[i]) || has_ended(&image->limits[i]))
             return &image->limits[i];
     }
     return NULL;
 }
 
-bool limits_set(gpu_t *gpu, uint64_t cgroup, uint64_t soft_bytes, uint64_t hard_bytes) {
+bool limits_set(gpu_t *gpu, const char *path, uint64_t cgroup, uint64_t soft_bytes, uint64_t hard_bytes) {
     gpu_lock_changes(gpu);
     image_t *image = gpu->image;
     image_limit_t *limit = find(image, cgroup);
@@ -33,6 +43,8 @@ bool limits_set(gpu_t *gpu, uint64_t cgroup, uint64_t soft_bytes, uint64_t hard_
         limit = find_room(image);
     if (limit != NULL) {
         *limit = (image_limit_t){.cgroup = cgroup, .soft_bytes = soft_bytes, .hard_bytes = hard_bytes};
+        if (strlen(path) < sizeof limit->path)
+            strcpy(limit->path, path);
         if (limit == &image->limits[image->limits_high])
             image->limits_high++;
     }

@@ -1,7 +1,8 @@
 /* Memory limits of control groups on a GPU, as drivers from version 615 on enforce them.
  *
  * A hard limit is the most that the processes of the group get. A soft limit is reserved for them: other processes
- * cannot use what the group has not used yet. A process counts for its group and for all groups above. */
+ * cannot use what the group has not used yet. A process counts for its group and for all groups above. A hard limit
+ * ends with its group; a soft limit stays. */
 #ifndef SIMGPU_LIMITS_H
 #define SIMGPU_LIMITS_H
 
@@ -10,7 +11,7 @@
 #define LIMITS_NONE UINT64_MAX /* as a hard limit */
 
 /* False: the table of limits is full. */
-bool limits_set(gpu_t *gpu, uint64_t cgroup, uint64_t soft_bytes, uint64_t hard_bytes);
+bool limits_set(gpu_t *gpu, const char *path, uint64_t cgroup, uint64_t soft_bytes, uint64_t hard_bytes);
 /* False: this group never had a limit. */
 bool limits_get(const gpu_t *gpu, uint64_t cgroup, uint64_t *soft_bytes_p, uint64_t *hard_bytes_p);
 

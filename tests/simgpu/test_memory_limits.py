@@ -112,3 +112,10 @@ def test_invalid_limits_are_rejected(tmp_path: Path, cgroup: Path) -> None:
 def test_older_drivers_lack_the_functions(tmp_path: Path) -> None:
     said = node(tmp_path, "595.91.07").program(memory_limits.sets, "/", 0, 1)
     assert set(said.split()) == {"NVMLError_FunctionNotFound"}
+
+
+@pytest.mark.parametrize(("soft", "said"), [(0, "set"), (1, "NVMLError_InsufficientResources set")])
+def test_a_hard_limit_ends_with_its_group_and_a_soft_one_stays(
+    tmp_path: Path, cgroup: Path, soft: int, said: str
+) -> None:
+    assert node(tmp_path).program(memory_limits.outlives, str(cgroup), 200, soft) == said

@@ -57,3 +57,15 @@ def senseless(path: str, much: int, none: int) -> None:
     nvml.nvmlDeviceSetMigMode(gpu(0), 0)
     os.seteuid(65534)
     print(set_limits(path, 0, 1))
+
+
+def outlives(above: str, count: int, soft: int) -> None:
+    """Limit one control group after another, each gone before the next; print what became of all."""
+    nvml.nvmlInit()
+    said = []
+    for number in range(count):
+        cgroup = Path(above, f"ended{number}")
+        cgroup.mkdir()
+        said.append(set_limits(str(cgroup), soft, 1 << 30))
+        cgroup.rmdir()
+    print(*sorted(set(said)))
