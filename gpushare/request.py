@@ -40,19 +40,9 @@ class Demand:
     def on(self, gpus: Iterable[Gpu]) -> GivenShare:
         """Return the given share on these GPUs."""
         gpus = sorted(gpus, key=lambda gpu: gpu.index)
-        memory_bytes = self.share.memory.on_all(gpu.memory_bytes for gpu in gpus)
         uuids = tuple(gpu.uuid for gpu in gpus)
-        amounts = self.share.request_percent, self.share.limit_percent, memory_bytes
-        limit_bytes = self.memory_limit_bytes(gpu.memory_bytes for gpu in gpus)
-        return GivenShare(self.containers, uuids, *amounts, steps=self.steps, memory_limit_bytes=limit_bytes)
-
-    def memory_limit_bytes(self, totals_bytes: Iterable[int]) -> int | None:
-        """Return the memory limit on GPUs with this much memory; None without one above the request."""
-        totals = tuple(totals_bytes)
-        if self.share.memory_limit is None:
-            return None
-        limit_bytes = self.share.memory_limit.on_all(totals)
-        return limit_bytes if limit_bytes > self.share.memory.on_all(totals) else None
+        amounts = self.share.on_all([gpu.memory_bytes for gpu in gpus])
+        return GivenShare(self.containers, uuids, steps=self.steps, **amounts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -151,16 +141,15 @@ def _parsed(
 
 def _reject_contradictions(request: Request) -> None:
     """Reject an isolation that cannot give what else the pod asks for."""
-    if request.isolation in {Isolation.MIG, Isolation.NONE} and any(
-        demand.share.memory_limit is not None for demand in request.demands
-    ):
+    said = ""
+    if request.isolation not in {Isolation.MPS, Isolation.MIG, Isolation.NONE}:
+        return
+    if request.isolation != Isolation.MPS and any(demand.share.memory_limit for demand in request.demands):
         has = "a MIG device has its own memory" if request.isolation == Isolation.MIG else "nothing enforces a limit"
         said = f'cannot be combined with {contract.MEMORY_LIMIT}, as {has}: remove one of them, or write "arbiter"'
-        raise errors.RequestError(contract.ISOLATION, request.isolation, said)
-    if request.isolation not in {Isolation.MPS, Isolation.MIG}:
+    elif request.isolation == Isolation.NONE:
         return
-    said = ""
-    if request.isolation == Isolation.MPS and request.latency:
+    elif request.isolation == Isolation.MPS and request.latency:
         said = (
             f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
         )

@@ -143,7 +143,8 @@ def amounts(shares: Shares) -> str:
     for share in shares:
         compute = f"{quantity.format_compute(share.request_percent)} GPU" if share.request_percent else "idle compute"
         limit = f" (limit {quantity.format_compute(share.limit_percent)})" if share.limit_percent < 100 else ""
-        said[share.containers] = f"{compute}{limit} with {quantity.format_bytes(share.memory_bytes)}"
+        most = f" (limit {quantity.format_bytes(share.memory_limit_bytes)})" if share.memory_limit_bytes else ""
+        said[share.containers] = f"{compute}{limit} with {quantity.format_bytes(share.memory_bytes)}{most}"
     if len(said) == 1:
         return next(iter(said.values()))
     return " and ".join(f"{text} for {', '.join(containers)}" for containers, text in said.items())
