@@ -40,9 +40,8 @@ class Demand:
     def on(self, gpus: Iterable[Gpu]) -> GivenShare:
         """Return the given share on these GPUs."""
         gpus = sorted(gpus, key=lambda gpu: gpu.index)
-        uuids = tuple(gpu.uuid for gpu in gpus)
         amounts = self.share.on_all([gpu.memory_bytes for gpu in gpus])
-        return GivenShare(self.containers, uuids, steps=self.steps, **amounts)
+        return GivenShare(self.containers, tuple(gpu.uuid for gpu in gpus), steps=self.steps, **amounts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -141,25 +140,21 @@ def _parsed(
 
 def _reject_contradictions(request: Request) -> None:
     """Reject an isolation that cannot give what else the pod asks for."""
-    said = ""
-    if request.isolation not in {Isolation.MPS, Isolation.MIG, Isolation.NONE}:
-        return
-    if request.isolation != Isolation.MPS and any(demand.share.memory_limit for demand in request.demands):
-        has = "a MIG device has its own memory" if request.isolation == Isolation.MIG else "nothing enforces a limit"
+    kind, said = request.isolation, ""
+    if kind in {Isolation.MIG, Isolation.NONE} and any(demand.share.memory_limit for demand in request.demands):
+        has = "a MIG device has its own memory" if kind == Isolation.MIG else "nothing enforces a limit"
         said = f'cannot be combined with {contract.MEMORY_LIMIT}, as {has}: remove one of them, or write "arbiter"'
-    elif request.isolation == Isolation.NONE:
-        return
-    elif request.isolation == Isolation.MPS and request.latency:
+    elif kind == Isolation.MPS and request.latency:
         said = (
             f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
         )
-    elif any(demand.gpus > 1 for demand in request.demands):
-        part = "one MPS daemon" if request.isolation == Isolation.MPS else "one MIG device"
+    elif kind in {Isolation.MPS, Isolation.MIG} and any(demand.gpus > 1 for demand in request.demands):
+        part = "one MPS daemon" if kind == Isolation.MPS else "one MIG device"
         said = (
             f'cannot be combined with {contract.GPUS}, as a process can use {part}: write "arbiter", or ask for 1 GPU'
         )
     if said:
-        raise errors.RequestError(contract.ISOLATION, request.isolation, said)
+        raise errors.RequestError(contract.ISOLATION, kind, said)
 
 
 def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> None:
@@ -268,16 +263,14 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
 
 
 def _memory_limit(annotations: Mapping[str, str], keys: Mapping[str, str], memory: Memory) -> Memory:
-    """Return the memory limit. One in other units than the request is compared with it on each GPU, by a filter."""
-    key = keys[contract.MEMORY_LIMIT]
-    if keys[contract.MEMORY] not in annotations:
-        raise _invalid(annotations, key, f"is a limit without a request: add {keys[contract.MEMORY]}")
+    """Return the memory limit. A filter compares one in other units than the request with it on each GPU."""
+    key, own = keys[contract.MEMORY_LIMIT], keys[contract.MEMORY]
+    if own not in annotations:
+        raise _invalid(annotations, key, f"is a limit without a request: add {own}")
     limit = _get(annotations, key, _memory, memory)
-    pairs = ((limit.bytes, memory.bytes), (limit.percent, memory.percent))
-    if any(most is not None and least is not None and most < least for most, least in pairs):
-        raise _invalid(
-            annotations, key, f"is less than the request: write at least {annotations[keys[contract.MEMORY]]}"
-        )
+    both = (limit.bytes, memory.bytes), (limit.percent, memory.percent)
+    if any(most is not None and least is not None and most < least for most, least in both):
+        raise _invalid(annotations, key, f"is less than the request: write at least {annotations[own]}")
     return limit
 
 

@@ -67,18 +67,14 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     shares = []
     for share in entry.shares:
         demand = demands[share.containers]
-        memory_bytes = demand.share.memory.on_all(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
-        amounts = demand.share.request_percent, demand.share.limit_percent, memory_bytes
-        limit_bytes = demand.memory_limit_bytes(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
+        amounts = demand.share.on_all([gpus[uuid].memory_bytes for uuid in share.gpu_uuids])
         if entry.labels.isolation is Isolation.MPS and demand.share.limit_percent != share.limit_percent:
             held_limit = quantity.format_compute(share.limit_percent)
             raise errors.LedgerError(
                 f"its limit is {held_limit}, and the limit of an MPS client cannot change while it runs: set "
                 f"{contract.LIMIT} to {held_limit}, or delete and recreate the pod"
             )
-        shares.append(
-            GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps, memory_limit_bytes=limit_bytes)
-        )
+        shares.append(GivenShare(share.containers, share.gpu_uuids, steps=demand.steps, **amounts))
     return tuple(shares)
 
 
