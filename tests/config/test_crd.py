@@ -47,7 +47,9 @@ def full_node(name: str = "node-a") -> GpuNode:
     )
     labels = Labels("a", "b", "c", Isolation.MPS)
     entry = dataclasses.replace(builders.allocation("a1", gpu.uuid, uid="u1", reserved_until=1e9), labels=labels)
-    shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2))
+    shrinking = dataclasses.replace(
+        entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2), memory_limit_bytes=builders.GIB
+    )
     return GpuNode(
         name,
         gpus=(gpu,),
