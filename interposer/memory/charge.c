@@ -44,10 +44,14 @@ CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
         report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
                " MiB are in use, and the GPU has too little free to lend it more (gpushare.io/memory-limit)",
                mebibytes(bytes), mebibytes(used_bytes), mebibytes(limit_bytes));
+    else if (share_burst_bytes(gpu) > 0)
+        report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
+               " MiB are in use (gpushare.io/memory-limit)",
+               mebibytes(bytes), mebibytes(used_bytes), mebibytes(most_bytes));
     else
-        report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64 " MiB are in use (%s)",
-               mebibytes(bytes), mebibytes(used_bytes), mebibytes(most_bytes),
-               share_burst_bytes(gpu) > 0 ? "gpushare.io/memory-limit" : "gpushare.io/memory");
+        report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
+               " MiB are in use (gpushare.io/memory)",
+               mebibytes(bytes), mebibytes(used_bytes), mebibytes(limit_bytes));
     return CUDA_ERROR_OUT_OF_MEMORY;
 }
 
