@@ -8,7 +8,7 @@ BIN := .venv/bin
 PYTHON := $(BIN)/python
 ENVIRONMENT := .venv/.complete
 unexport PYTHONDONTWRITEBYTECODE # otherwise each of the hundreds of programs that tests start compiles its imports
-C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] tests/deviceplugin/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
+C_SOURCES := $(sort $(wildcard interposer/*/*.[ch] simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] lab/image/*.[ch] tests/interposer/*.[ch] tests/simgpu/*/*.[ch] simgpu/cuda/*/*.[ch] tests/deviceplugin/*/*.[ch] tests/e2e/*/*.[ch] tests/clock/*.[ch] tests/frameworks/*/*.[ch] tests/fuzz/*/*.[ch] bench/launches/*.[ch] bench/gpu/*.[ch] bench/gpu/programs/*.[ch]))
 SHELL_SOURCES := install.sh config/components.sh config/uninstall.sh .ci/run $(sort $(wildcard lab/*.sh tests/releases/*.sh))
 BENCH_PACKAGES := bench.gpu bench.handover
 BENCH_SCRIPTS := $(filter-out bench/gpu/ bench/handover/ bench/results/ bench/__pycache__/,$(sort $(wildcard bench/*.py bench/*/)))
@@ -106,20 +106,30 @@ krew: env ## Create the archive and manifest for krew in dist/krew (BASE= and HO
 
 .PHONY: check
 check: env build ## Check formats, lints, types, import rules, layers, shell scripts, wording, warnings of other C compilers
+	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style
+
+.PHONY: check-style
+check-style: env ## Check formats, lints, import rules, layers, shell scripts, wording
 	$(BIN)/ruff format --check --quiet
 	$(BIN)/ruff check --quiet
+	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
+	$(PYTHON) layers.py
+	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
+	$(BIN)/shellcheck $(SHELL_SOURCES)
+	$(BIN)/pytest -q tests/contract/test_plain_words.py
+
+.PHONY: check-types
+check-types: env ## Check the types of the Python code
 	$(BIN)/mypy
 	MYPYPATH=bench $(BIN)/mypy --explicit-package-bases $(BENCH_SCRIPTS)
 	$(BIN)/mypy $(addprefix -p ,$(BENCH_PACKAGES))
 	@echo '$(BIN)/mypy --explicit-package-bases (helpers of tests)'
 	@$(BIN)/mypy --explicit-package-bases $(TEST_HELPERS)
-	$(BIN)/lint-imports --no-logo >/dev/null || $(BIN)/lint-imports --no-logo
-	$(PYTHON) layers.py
-	$(if $(C_SOURCES),$(BIN)/clang-format --dry-run -Werror $(C_SOURCES))
-	$(BIN)/shellcheck $(SHELL_SOURCES)
+
+.PHONY: check-compilers
+check-compilers: env ## Compile the C code as other distributions do, and with clang
 	@command -v clang >/dev/null || $(PYTHON) -m lab.prerequisites clang
-	$(MAKE) --silent -j$(shell nproc) -C tests/compilers
-	$(BIN)/pytest -q tests/contract/test_plain_words.py
+	$(MAKE) --silent -C tests/compilers
 
 .PHONY: test-quick
 test-quick: env build ## Run the quick tests, which need no cluster: less than a minute
@@ -128,7 +138,8 @@ test-quick: env build ## Run the quick tests, which need no cluster: less than a
 .PHONY: test
 test: check ## Run all checks and tests, on a real Kubernetes with simulated GPUs (root; the first run builds it, about five minutes)
 	@$(LAB_PACKAGES)
-	@$(MAKE) --silent -j2 -C interposer tests sanitized
+	@# One process compiles the tests, before each worker would do it.
+	@$(BIN)/pytest -q --collect-only >/dev/null & $(MAKE) --silent -j2 -C interposer tests sanitized; wait
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
 
 .PHONY: test-frameworks

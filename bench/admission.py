@@ -129,9 +129,9 @@ class Bench:
         with constant.running(serving.with_suffix(".crt"), serving.with_suffix(".key")) as other:
             trusted = base64.b64encode((self.lab.certificates / "ca.crt").read_bytes()).decode()
             client = {"url": other.url, "caBundle": trusted}
-            change = [{"op": "replace", "path": "/webhooks/0/clientConfig", "value": client}]
+            change = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": {**client, "service": None}}]}
             named = ("mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION)
-            self._kubectl("patch", *named, "--type=json", "-p", json.dumps(change))
+            self._kubectl("patch", *named, "-p", json.dumps(change))  # finds the webhook by its name
             self.until_called(namespace)
             return self._sent(namespace, number, {"webhook": other.pid})[0]
 

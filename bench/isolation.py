@@ -1,7 +1,8 @@
 """Pairs of tenants on one simulated GPU, by the isolation of their shares: work, lateness, shares, memory limits.
 
 none: without the library, so the driver lets the processes take turns of 2 ms. arbiter: leases. mps: side by side under
-the MPS daemon that the agent runs, with the library. auto: what gpushare chooses for both; its row repeats that kind's.
+the MPS daemon that the agent runs, with the library. partitions: likewise, in equal static SM partitions, for pairs
+with equal requests. auto: what gpushare chooses for both, without partitions; its row repeats that kind's.
 Work is the steps in percent of those of a tenant that has the GPU alone; of requests and bursts, it is their kernels'
 part of the time. The shipped code runs. The GPU is simulated, with the parameters that give two language models the
 published figures (bench/simulated_time.py), so no figure says anything about caches or bandwidth.
@@ -40,8 +41,8 @@ from gpushare.allocation import Isolation
 from tests import builders
 from tests.interposer import container
 
-NONE, ARBITER, MPS, AUTO = "none", "arbiter", "mps", "auto"
-MEASURED: Final = (NONE, ARBITER, MPS)
+NONE, ARBITER, MPS, PARTITIONS, AUTO = "none", "arbiter", "mps", "partitions", "auto"
+MEASURED: Final = (NONE, ARBITER, MPS, PARTITIONS)
 DEDICATED_SECONDS: Final = 2.0
 REQUESTS: Final = 8  # of both models together
 PUBLISHED: Final = {
@@ -62,6 +63,12 @@ class Pair:
     title: str
     tenants: tuple[Tenant, Tenant]
     one: Tenant | None = None
+
+    @property
+    def partitions(self) -> int:
+        """How many equal SM partitions their requests are for; 0 if they differ."""
+        first, second = (100 // tenant.request for tenant in self.tenants)
+        return first if first == second > 1 else 0
 
     @property
     def never_pauses(self) -> bool:
@@ -101,6 +108,12 @@ KERNEL: Final = f"decode_{decoding.KERNEL_PERCENT}pct_ns"
 SERVICE: Final = Tenant(20, 100, "requests", 2000)
 PAIRS: Final = (
     Pair("decode", "two models that decode, 50/50", (_model(REQUESTS / 2, 50),) * 2, _model(REQUESTS, 100)),
+    Pair(
+        "decode_limits",
+        "two models that decode, with these limits",
+        (dataclasses.replace(_model(REQUESTS / 2, 50), limit=50),) * 2,
+        _model(REQUESTS, 100),
+    ),
     Pair("latency", "training 80, service 20 with latency", (_steady(80), dataclasses.replace(SERVICE, latency=True))),
     Pair("service", "training 80, service 20", (_steady(80), SERVICE)),
     Pair("bursts", "steady 50, bursts 50", (_steady(50), Tenant(50, 100, "bursts", 1000))),
@@ -139,10 +152,13 @@ async def measure(pair: Pair, kind: str, alone: Sequence[Done], seconds: float) 
     tenants = pair.tenants
     if kind != ARBITER:  # only leases know latency, and MPS shares cannot ask for it
         tenants = (tenants[0], dataclasses.replace(tenants[1], latency=False))
+    in_space = kind in {MPS, PARTITIONS}
     async with _node() as node, contextlib.AsyncExitStack() as stack:
-        box = await stack.enter_async_context(node.mps()) if kind == MPS else None
-        done = await node.run(tenants, seconds, native=kind == NONE, box=box)
-        memory = await _memory(node, kind, box)
+        if in_space:
+            await stack.enter_async_context(node.mps(pair.partitions if kind == PARTITIONS else 0))
+        given = Isolation.MPS if in_space else Isolation.ARBITER
+        done = await node.run(tenants, seconds, native=kind == NONE, isolation=given)
+        memory = await _memory(node, kind)
     first, second = (_work(*three, pair) for three in zip(done, tenants, alone, strict=True))
     requested = 100 * tenants[0].request / sum(tenant.request for tenant in tenants)
     error = abs(100 * first / (first + second) - requested) if pair.never_pauses else None
@@ -159,10 +175,13 @@ def _work(own: Done, tenant: Tenant, alone: Done, pair: Pair) -> float:
     return 100 * ratio * (0.5 if pair.one is not None else 1)
 
 
-async def _memory(node: Node, kind: str, box: container.Container | None) -> str:
-    """Let a tenant allocate as much as it can; return whether its limit was kept, and by what."""
-    environment = node.give(1, 100, isolation=Isolation.MPS if kind == MPS else Isolation.ARBITER)
-    box = box or (dataclasses.replace(node.box, preload=()) if kind == NONE else node.box)
+async def _memory(node: Node, kind: str) -> str:
+    """Let the first tenant allocate as much as it can; return whether its limit was kept, and by what."""
+    name = node.arbiter.allocations[0].pod.name
+    environment = {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
+    box = dataclasses.replace(node.box, preload=()) if kind == NONE else node.box
+    if kind in {MPS, PARTITIONS}:
+        box = await node.mps_box(name)
     result = await asyncio.to_thread(box.run, [container.PROBE, "--fill"], environment)
     assert result.returncode == 0, result.stdout + result.stderr
     filled = int(result.stdout.splitlines()[-1].removeprefix("filled "))
@@ -189,7 +208,11 @@ async def measure_all(report: Report) -> None:
             alone.append(known[what])
         soonest_ms = next((one.quantile(0.99) for one in alone if one.latencies_ms), None)
         table.append([pair.title, "dedicated", "100.0", "", "", _text(soonest_ms), ""])
-        rows = {kind: await measure(pair, kind, alone, report.seconds) for kind in MEASURED}
+        rows = {
+            kind: await measure(pair, kind, alone, report.seconds)
+            for kind in MEASURED
+            if kind != PARTITIONS or pair.partitions
+        }
         chosen = auto(pair)
         for kind, row in rows.items():
             table.append(["", kind, *_cells(row)])
@@ -238,11 +261,11 @@ def _add_auto(report: Report, pair: Pair, rows: Mapping[str, Row], chosen: str) 
 
 def _plot(axis: Any, values: dict[str, float]) -> bool:
     """Draw each pair's work by isolation; a dot is the choice of `auto`."""
-    colours = {NONE: plots.NATIVE, ARBITER: plots.OURS, MPS: "#2ca02c"}
+    colours = {NONE: plots.NATIVE, ARBITER: plots.OURS, MPS: "#2ca02c", PARTITIONS: "#9467bd"}
     for position, (kind, colour) in enumerate(colours.items()):
-        places = [number + 0.27 * (position - 1) for number in range(len(PAIRS))]
-        works = [values[f"isolation.{pair.name}.{kind}.work"] for pair in PAIRS]
-        axis.bar(places, works, 0.25, color=colour, label=kind)
+        places = [number + 0.2 * (position - 1.5) for number in range(len(PAIRS))]
+        works = [values.get(f"isolation.{pair.name}.{kind}.work", 0.0) for pair in PAIRS]
+        axis.bar(places, works, 0.19, color=colour, label=kind)
     chosen = [values.get(f"isolation.{pair.name}.{AUTO}.work") for pair in PAIRS]
     dots = [(number, work) for number, work in enumerate(chosen) if work is not None]
     if dots:
@@ -251,7 +274,7 @@ def _plot(axis: Any, values: dict[str, float]) -> bool:
         range(len(PAIRS)), [pair.title.replace(", ", ",\n").replace(" with ", "\nwith ") for pair in PAIRS], fontsize=7
     )
     axis.set_ylabel("work of both, % of a dedicated GPU")
-    axis.legend(fontsize=8, ncols=4, loc="lower center", bbox_to_anchor=(0.5, 1.0))
+    axis.legend(fontsize=8, ncols=5, loc="lower center", bbox_to_anchor=(0.5, 1.0))
     return True
 
 

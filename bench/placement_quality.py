@@ -1,6 +1,7 @@
 """How much of the GPUs placement leaves unallocated: gpushare and known policies, on the public openb lists.
 
-Data: the node list and the pod lists of Alibaba's cluster-trace-gpu-v2023 ("openb"); download them first.
+Data: the node list and the pod lists of Alibaba's cluster-trace-gpu-v2023 ("openb"); download them first, or measure
+only `random` worlds.
 
 Protocol (`openb.trace`): the figure is the part of all GPUs that is unallocated once the arrived pods have requested
 100 % of them, and 130 %. `--churn LOAD` adds the mean over time with pods that finish, and the part of the demand that
@@ -13,7 +14,7 @@ then one JSON object a line per figure.
 nodes without GPUs as well; in `LIST+taint` the GPU nodes also have the taint PreferNoSchedule. `regression` are the
 lists and worlds to measure with every change of the engine.
 
-Run: python bench/placement_quality.py --openb DIRECTORY [--traces default,gpushare60,worlds] [--seeds 42,43,44]
+Run: python bench/placement_quality.py [--openb DIRECTORY] [--traces default,gpushare60,worlds] [--seeds 42,43,44]
     [--policies fragmentation,fgd,best-fit] [--churn 0.9] [--plot FILE.svg] [--jobs 2]
 """
 
@@ -51,7 +52,7 @@ POINTS = tuple(percent / 100 for percent in range(0, 131, 2))
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    directory: Path
+    directory: Path | None
     pods: str  # the name of a pod list
     policy: str
     seed: int
@@ -82,10 +83,11 @@ def is_world(name: str) -> bool:
 def run(task: Task) -> Result:
     """Measure one pod list, policy and seed."""
     listed, _, form = task.pods.partition("+")
+    directory = task.directory or Path()
     if is_world(task.pods):
         nodes, pods = worlds.load(task.directory, task.pods, task.seed)
     else:
-        nodes, pods = trace.nodes(task.directory), trace.pods(task.directory, listed)
+        nodes, pods = trace.nodes(directory), trace.pods(directory, listed)
     gpus = sum(node.gpus for node in nodes)
     ours = (
         own_policies.Gpushare(task.policy, nodes)
@@ -95,7 +97,7 @@ def run(task: Task) -> Result:
     scheduler: trace.Scheduler = ours
     if form:
         has_others, is_tainted = FORMS[form]
-        others = [node for node in trace.nodes(task.directory, of="all") if has_others and not node.gpus]
+        others = [node for node in trace.nodes(directory, of="all") if has_others and not node.gpus]
         scheduler = BesideKubeScheduler(ours, nodes, others, task.seed, is_tainted=is_tainted)
     if task.churn is None:
         arriving = pods if is_world(task.pods) else trace.fill(pods, gpus, task.seed)
@@ -239,8 +241,8 @@ def arguments() -> argparse.Namespace:
         return text.split(",")
 
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n")[0])
-    parser.add_argument("--openb", type=Path, required=True, help="directory with the openb lists, .csv or .csv.gz")
-    parser.add_argument("--traces", type=words, help="names of pod lists and worlds (default: all lists)")
+    parser.add_argument("--openb", type=Path, help="directory with the openb lists, .csv or .csv.gz")
+    parser.add_argument("--traces", type=words, help="names of pod lists and worlds (default: all lists, or random)")
     parser.add_argument("--seeds", type=lambda text: [int(word) for word in words(text)], default=[42, 43, 44])
     parser.add_argument("--policies", type=words, default=list(DEFAULT_POLICIES))
     parser.add_argument("--churn", type=float, help="also measure with pods that finish, at this load, such as 0.9")
@@ -248,8 +250,12 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--jobs", type=int, default=1, help="processes at once")
     chosen = parser.parse_args()
     sets = {"worlds": list(worlds.WORLDS), "regression": list(REGRESSION), "random": list(worlds.RANDOM)}
-    chosen.traces = chosen.traces or trace.traces(chosen.openb)
+    chosen.traces = chosen.traces or (trace.traces(chosen.openb) if chosen.openb else ["random"])
     chosen.traces = [name for word in chosen.traces for name in sets.get(word, [word])]
+    if listed := [] if chosen.openb else [name for name in chosen.traces if name not in worlds.RANDOM]:
+        parser.error(
+            f"--traces {listed[0]} needs --openb, the directory with the openb lists; only random worlds do not"
+        )
     for policy in chosen.policies:
         if policy not in (*OWN, *known_policies.POLICIES):
             parser.error(f"invalid --policies {policy}: must be of {', '.join((*OWN, *known_policies.POLICIES))}")

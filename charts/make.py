@@ -1,5 +1,6 @@
 """Makes what of the chart is made: copies of config/, the table of its values, the policies in their schema; and in
-config/ the list of the annotations that a pod template may have. `make chart` runs it.
+config/ the list of the annotations that a pod template may have, and the manifests of other sharers' syntaxes. `make
+chart` runs it.
 
 Helm reads nothing outside a chart, so the manifests that kustomize builds are copied into files/ as they are.
 """
@@ -16,6 +17,7 @@ from typing import Any, Final
 
 import yaml
 
+from charts import syntax_manifests
 from gpushare import contract
 from gpushare.policies import POLICIES
 from gpushare.request import DEFAULT_ISOLATIONS
@@ -30,6 +32,7 @@ COMPONENTS: Final = (
     "cert-manager",
     "client-ca",
     "defrag",
+    "demand",
     "deny-unregistered",
     "driver-memory",
     "end-unlimited",
@@ -41,14 +44,20 @@ COMPONENTS: Final = (
 KUSTOMIZATION: Final = "kustomization.yaml"
 SCHEMA: Final = "values.schema.json"
 TEMPLATES: Final = CONFIG / "base" / "policy" / "templates.yaml"
+WEBHOOKS: Final = CONFIG / "base" / "admission" / "configuration.yaml"
+SYNTAXES: Final = CONFIG / "base" / "policy" / "syntaxes.yaml"
 MAX_LINE: Final = 120
 
 
 def made() -> dict[Path, str]:
     """Every made file, and what is in it."""
-    templates = with_keys(TEMPLATES.read_text())
+    ours = {
+        TEMPLATES: with_keys(TEMPLATES.read_text()),
+        WEBHOOKS: syntax_manifests.webhooks(WEBHOOKS.read_text()),
+        SYNTAXES: syntax_manifests.policies(),
+    }
     texts = {CHART / "files" / path.relative_to(CONFIG): path.read_text() for path in sorted(_copied())}
-    texts |= {TEMPLATES: templates, CHART / "files" / TEMPLATES.relative_to(CONFIG): templates}
+    texts |= ours | {CHART / "files" / path.relative_to(CONFIG): text for path, text in ours.items()}
     schema = with_policies((CHART / SCHEMA).read_text())
     return {**texts, CHART / "README.md": readme((CHART / "values.yaml").read_text()), CHART / SCHEMA: schema}
 
@@ -66,7 +75,7 @@ def write() -> None:
 def there() -> set[Path]:
     """The made files that there are now."""
     copies = {path for path in (CHART / "files").rglob("*") if path.is_file()}
-    return copies | {CHART / "README.md", CHART / SCHEMA, TEMPLATES}
+    return copies | {CHART / "README.md", CHART / SCHEMA, TEMPLATES, WEBHOOKS, SYNTAXES}
 
 
 def _copied() -> Iterator[Path]:

@@ -23,7 +23,7 @@ keep_components() {
   [[ -z $kept ]] || say "Components of the last installation that stay:$kept. To remove one: --without-component NAME."
 }
 
-# Lists the objects that only components in `without` have; never the namespace or the ledger's CRD.
+# Lists the objects that only components in `without` have; never gpushare's namespace or the ledger's CRD.
 list_removed() {
   local file
   [[ ${#without[@]} -gt 0 ]] || return 0
@@ -34,7 +34,7 @@ list_removed() {
       fail 'nothing was changed: the objects of the components to remove could not be listed, see above'
   done
   comm -23 "$scratch/old.names" "$scratch/manifests.names" >"$scratch/removed"
-  mapfile -t removed < <(sed -E '/^(namespace|customresourcedefinition)[./]/d' "$scratch/removed")
+  mapfile -t removed < <(sed -E "/^(namespace\/$NAMESPACE$|customresourcedefinition[./])/d" "$scratch/removed")
 }
 
 remove_components() {

@@ -23,9 +23,10 @@ PUSHED = CONFIG.parent / "build" / "images" / "pushed.json"  # written by `make 
 PARTS = ("webhook", "agent", "plugin")
 KUBELET = "/var/lib/kubelet"  # as config/base/deviceplugin has it
 RECORD = "gpushare.io/components"  # annotation of the agent's DaemonSet, which the next ./install.sh reads
-# Others add to the constraints of `openshift`, `driver-root` refers to volumes by index, `runtime-class` to objects of
-# `mps`, and of two --cgroup-root the last one is used, which must be writable for `driver-memory`.
-ORDER = ("openshift", "cdi", "driver-root", "", "runtime-class", "deny-unregistered", "driver-memory")  # "": all others
+# Others add to the constraints of `openshift`; `driver-root` refers to volumes by index; `runtime-class` and `opt-in`
+# refer to objects of `mps`; of two --cgroup-root the last one is used, and `driver-memory` has to write there.
+# "": all others.
+ORDER = ("openshift", "cdi", "driver-root", "", "runtime-class", "opt-in", "deny-unregistered", "driver-memory")
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 

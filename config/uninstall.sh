@@ -77,7 +77,8 @@ uninstall() {
     --namespace "$NAMESPACE" --selector "$OURS"
   remove configmap gpushare-config --namespace "$NAMESPACE"
   remove clusterrolebinding,clusterrole --selector "$OURS"
-  remove --wait=false namespace "$NAMESPACE"
+  remove priorityclass --selector "$OURS"
+  remove --wait=false namespace "$NAMESPACE" gpushare-demand
   if [[ -n $delete_ledger ]]; then
     remove --timeout=60s crd "$CRD"
   fi

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import functools
 import os
 from collections.abc import Collection, Iterable
@@ -22,9 +23,17 @@ from deviceplugin.kubelet import device_answers, plugin_registration, share_answ
 from deviceplugin.link import arbiter
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
-from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
+from deviceplugin.report import (
+    agent_metrics,
+    announcements,
+    gpunode_status,
+    node_writers,
+    share_metrics,
+    startup_taints,
+)
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.cluster import informer, object_store
 from gpushare.daemon import probes
 from gpushare.gpunode import Condition, Gpu
@@ -83,6 +92,7 @@ class KubeletParts:
                 denied=denied,
                 memory_limits=shares.memory_limits,
                 mps=hardware.mps_shares.ready,
+                mig=hardware.mig_shares,
             ),
         )
         for_devices = device_answers.DeviceAnswers(
@@ -171,6 +181,10 @@ class ReportParts:
         self.capacity = node_writers.NodeCapacity(
             api, node_name=name, allocatable=state.allocatable, written=cluster.configuration.memory_capacity
         )
+        startup = startup_taints.StartupTaints(
+            api, node_name=name, taints=cluster.configuration.taints, is_ready=self._is_reported
+        )
+        cluster.configuration.node.subscribe(lambda _: startup.wake.set())
         holders = share_metrics.DeviceHolders(
             hardware.users, hardware=hardware.gpus, gpus=state.seen, in_force=state.in_force
         )
@@ -179,12 +193,22 @@ class ReportParts:
         )
 
         def snapshot() -> agent_metrics.MetricsSnapshot:
+            parents = hardware.mig_shares.parents
             return agent_metrics.MetricsSnapshot(
                 gpus=state.gpus.gpus,
                 unread=state.unread.value,
                 node=node.now(),
-                uses=tuple(shares.running.uses()),
-                leases=tuple(shares.running.lease_usage()),
+                uses=tuple(
+                    dataclasses.replace(use, tenant=use.tenant.on_gpus(parents)) for use in shares.running.uses()
+                ),
+                leases=tuple(
+                    dataclasses.replace(
+                        lease,
+                        tenant=lease.tenant.on_gpus(parents),
+                        gpu_uuid=parents.get(lease.gpu_uuid, lease.gpu_uuid),
+                    )
+                    for lease in shares.running.lease_usage()
+                ),
                 by_driver=shares.auditor.used,
                 holders=holders.all(),
                 audit=shares.auditor.audit,
@@ -198,11 +222,16 @@ class ReportParts:
         self.loops: Loops = {
             "status": self._write_status,
             "labels": labels.run,
+            "taints": startup.run,
             "events": cluster.recorder.run,
             "announcements": announcer.run,
             "holders": holders.run,
             "capacity": self.capacity.run,
         }
+
+    def _is_reported(self) -> bool:
+        """Whether the GPUNode has the GPUs, and the kubelet the resources."""
+        return self.status.written and self._state.advertised.value.keys() <= self._state.registered.value
 
     async def _write_status(self) -> None:
         # The first status must contain the GPUs' modes, and, if possible, the audit: a thousand agents that start
@@ -222,16 +251,26 @@ class ModeParts:
     ) -> None:
         self._cluster = cluster
 
-        def takes_mps_shares(gpu: HardwareGpu) -> bool:
+        def with_isolations(gpu: HardwareGpu, partitions: int) -> HardwareGpu:
             seen = hardware.gpu(gpu.uuid)
-            # A container gets the pipe of its GPU's daemon by the CDI description of its share.
-            is_able = seen is not None and hardware.mps_shares.can_share(gpu, seen.compute_capability)
-            return is_able and kubelet.uses_cdi
+            # A container gets its MIG device, or the pipe of its GPU's daemon, by the CDI description of its share.
+            if seen is None or not kubelet.uses_cdi:
+                return gpu
+            if hardware.mig_shares.is_stuck(gpu.uuid):
+                return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
+            count = hardware.mps_shares.partitions(gpu.uuid, partitions)
+            by_mps = hardware.mps_shares.can_share(gpu, seen.compute_capability) and (gpu.can_partition or not count)
+            by_mig = hardware.mig_shares.can_share(gpu)
+            isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
+            return dataclasses.replace(gpu, isolations=isolations, sm_partitions=count if by_mps else 0)
 
         def measure(gpus: Iterable[Gpu]) -> advertisement.Allocatable:
             if not cluster.is_known:
                 return advertisement.while_unknown(gpus, hardware.users.allocated_ids)
             return advertisement.allocatable(gpus, cluster.gpunode.now(), cluster.pods.all())
+
+        def held() -> frozenset[str]:
+            return hardware.users.in_use() | hardware.mig_shares.parents.keys()
 
         self._allocatable = advertisement.DelayedDecrease(measure)
         driver, changed = hardware.driver, hardware.observation.refresh
@@ -246,15 +285,16 @@ class ModeParts:
             gpu_users=hardware.users,
             mode_setup=setup.ModeSetup(
                 setup.ComputeModePart(driver, hardware.mig, changed),
-                setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, hardware.users.in_use),
+                setup.MigPart(driver, partitioner.Partitioner(hardware.mig), changed, held),
                 setup.TimeSlicePart(),
                 setup.MpsPart(hardware.mps_daemons, gpu_of=hardware.gpu),
+                setup.MigSharesPart(hardware.mig_shares.merge),
             ),
             path=cluster.settings.root / mode_checkpoint.NAME,
             options=cluster.settings.options,
             allocatable=self._allocatable,
             mps_problem=hardware.mps_daemons.problem,
-            takes_mps_shares=takes_mps_shares,
+            with_isolations=with_isolations,
         )
         self.loops: Loops = {"modes": self.reconciler.run}
 
@@ -291,6 +331,7 @@ class AgentParts:
         def gpunode_changed(_: object_store.Delta) -> None:
             modes.recount()
             shares.memory_limits.refresh()
+            hardware.mig_shares.wake.set()
 
         cluster.pods.informer.subscribe(pods_changed)
         cluster.gpunode.informer.subscribe(gpunode_changed)

@@ -7,7 +7,7 @@ when nor whether it exists.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from deviceplugin.state import advertisement
@@ -111,6 +111,10 @@ class Configuration:
         """Return the Node's capacity of `gpushare.io/gpu-memory`: "" if it has none, None while there is no Node."""
         return next((item["memory"] for item in self.node.objects.values()), None)
 
+    def taints(self) -> Sequence[Mapping[str, Any]] | None:
+        """Return the Node's taints; None while there is no Node."""
+        return next((item["taints"] for item in self.node.objects.values()), None)
+
     @property
     def label(self) -> str | None:
         return config_choice.label_of((self.metadata() or {}).get("labels") or {})
@@ -127,5 +131,6 @@ def _trimmed_node(item: dict[str, Any]) -> dict[str, Any]:
     return {
         "metadata": {key: item["metadata"][key] for key in kept if key in item["metadata"]},
         "runtime": (status.get("nodeInfo") or {}).get("containerRuntimeVersion") or "",
+        "taints": (item.get("spec") or {}).get("taints") or [],
         "memory": (status.get("capacity") or {}).get(contract.RESOURCE_MEMORY) or "",
     }

@@ -19,6 +19,8 @@ from deviceplugin.cluster_objects import Configuration, NodePods
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_events, nvml_limits, nvml_mig, observation
 from deviceplugin.link import arbiter, node_shares
 from deviceplugin.memory_limits import enforcer
+from deviceplugin.mig import shares as mig_devices
+from deviceplugin.mig.shares import MigShares
 from deviceplugin.modes import gpu_users
 from deviceplugin.mps import daemons, shares
 from deviceplugin.report import announcements, share_peaks
@@ -90,6 +92,15 @@ class HardwareParts:
         self.mps_shares = shares.MpsShares(
             self.mps_daemons, node=cluster.gpunode.now, fractional=self._fractional, changed=cluster.wake.all
         )
+        self.mig_shares = MigShares(
+            driver,
+            mig,
+            path=settings.root / mig_devices.NAME,
+            node=cluster.gpunode.now,
+            fractional=self._fractional,
+            changed=self._cut,
+            warn=functools.partial(cluster.events.record, contract.EVENT_MIG_FAILED, warning=True),
+        )
         self.observation = observation.Observation(
             driver,
             seen=state.seen,
@@ -102,6 +113,7 @@ class HardwareParts:
                 if settings.driver_memory
                 else lambda _: MemoryEnforcement.LIBRARY
             ),
+            cut_for_shares=self.mig_shares.are_only_ours,
             changed=cluster.wake.all,
             ignored=nvml_events.filter_from(os.environ),
             proc=settings.proc_root,
@@ -116,7 +128,17 @@ class HardwareParts:
             own_pids=self.mps_daemons.pids,
             checkpoint=settings.kubelet_directory / pod_resources.CHECKPOINT_NAME,
         )
-        self.loops: Loops = {"gpus": self.observation.run, "mps shares": self.mps_shares.run}
+        self.loops: Loops = {
+            "gpus": self.observation.run,
+            "mps shares": self.mps_shares.run,
+            "mig shares": self.mig_shares.run,
+        }
+        self._wake = cluster.wake
+
+    async def _cut(self) -> None:
+        """Publish MIG devices that were cut for shares; also if the driver reports the same: they may be of shares."""
+        await self.observation.refresh()
+        self._wake.all()
 
     def gpus(self) -> tuple[HardwareGpu, ...]:
         return self.observation.hardware_gpus
@@ -166,11 +188,18 @@ class ShareParts:
             state.gpus,
             driver_version=hardware.driver_version,
         )
-        self.lookup = node_shares.Lookup(pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed)
+        self._as_devices = as_devices = hardware.mig_shares.as_devices
+
+        def devices() -> GpuNode | None:
+            return None if (known := node.now()) is None else as_devices(known)
+
+        self.lookup = node_shares.Lookup(
+            pods=pods.all, node=node.now, ask_pods=pods.fetch, ask_node=node.refreshed, as_devices=as_devices
+        )
         self.arbiter = arbiter.Arbiter(
             process.channel,
             lookup=self.lookup,
-            node=node.now,
+            node=devices,
             tell=cluster.wake.status.set,
             context_bytes=sizes.bytes_on,
             unclaimed_bytes=functools.partial(overhead.unclaimed_on_gpu, hardware.driver, running),
@@ -183,7 +212,7 @@ class ShareParts:
             self.arbiter,
             root=settings.cgroup_root,
             gpus=lambda: state.seen.gpus,
-            node=node.now,
+            node=devices,
             pods=pods.known,
             find=self.lookup.holder,
             context_bytes=sizes.bytes_on,
@@ -195,8 +224,8 @@ class ShareParts:
             hardware.driver,
             self.arbiter,
             sizes,
-            gpus=state.gpus,
-            node=cluster.known_node,
+            gpus=lambda: hardware.mig_shares.gpus(state.gpus.gpus, node.now()),
+            node=lambda: None if (known := cluster.known_node()) is None else as_devices(known),
             pods=pods.all,
             warn=cluster.events.warn,
             changed=cluster.wake.status.set,
@@ -205,6 +234,7 @@ class ShareParts:
             driver_limits=lambda: self.memory_limits.states,
             mps=hardware.mps_shares,
             mps_pids=hardware.mps_daemons.pids,
+            parents=lambda: hardware.mig_shares.parents,
             end_unlimited=settings.end_unlimited,
             proc=settings.proc_root,
         )

@@ -92,6 +92,9 @@ class Isolation(enum.StrEnum):
     NONE = "none"  # counted, but not enforced
 
 
+ONLY_ARBITER: Final = (Isolation.ARBITER,)  # what a GPU offers unless its configuration says more
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Labels:
     """What other pods on the same GPU are checked against: the three locality annotations, and the isolation."""
@@ -121,6 +124,25 @@ ALL_STEPS: Final = Steps()
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
+class MigInstance:
+    """The GPU instance of a share with the isolation mig: its place on the GPU, and what it takes of it."""
+
+    profile: str  # such as 1g.10gb
+    start: int  # its first memory slice
+    memory_slices: int
+    compute_percent: int  # of the GPU's compute, rounded down, so that all instances together take 100 at most
+    memory_bytes: int
+
+    @property
+    def places(self) -> range:
+        """The memory slices that it occupies."""
+        return range(self.start, self.start + self.memory_slices)
+
+    def __str__(self) -> str:
+        return f"{self.profile}@{self.start}"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
 class GivenShare:
     """A share given: the same amounts on each of `gpu_uuids`, used together by `containers`."""
 
@@ -132,6 +154,17 @@ class GivenShare:
     shrink_to_bytes: int | None = None  # desired smaller size; freed once the agent enforces it
     steps: Steps = ALL_STEPS
     memory_limit_bytes: int | None = None  # more than `memory_bytes`: the agent may lend it up to this, see `lending`
+    mig: MigInstance | None = None  # for the isolation mig
+
+    @property
+    def held_percent(self) -> int:
+        """The compute that no other share can request: of a MIG device, all of it."""
+        return self.request_percent if self.mig is None else self.mig.compute_percent
+
+    @property
+    def held_bytes(self) -> int:
+        """The memory that no other share can have: of a MIG device, all of it."""
+        return self.memory_bytes if self.mig is None else self.mig.memory_bytes
 
     @property
     def ends_early(self) -> bool:
@@ -164,6 +197,22 @@ class Allocation:
     def gpu_uuids(self) -> tuple[str, ...]:
         """The UUIDs of its GPUs, without duplicates, in order."""
         return tuple(dict.fromkeys(uuid for share in self.shares for uuid in share.gpu_uuids))
+
+
+def slot(entry: Allocation, share: GivenShare) -> str:
+    """Return a name for a share on its GPUs, which shares of the pod may have in common if never in use together."""
+    members: list[list[GivenShare]] = []
+    for one in entry.shares:
+        if not {*one.gpu_uuids}.intersection(share.gpu_uuids):
+            continue
+        numbers = (n for n, there in enumerate(members) if not any(one.steps.meets(other.steps) for other in there))
+        number = next(numbers, len(members))
+        if number == len(members):
+            members.append([])
+        members[number].append(one)
+        if one == share:
+            return f"{entry.id}/{number}"
+    raise ValueError(f"{entry.id} has no such share")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

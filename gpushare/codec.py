@@ -15,8 +15,22 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
 from gpushare import contract, errors, gpunode
-from gpushare.allocation import ALL_STEPS, TO_THE_END, Allocation, GivenShare, Isolation, Labels, PodRef, Steps
+from gpushare.allocation import (
+    ALL_STEPS,
+    ONLY_ARBITER,
+    TO_THE_END,
+    Allocation,
+    GivenShare,
+    Isolation,
+    Labels,
+    MigInstance,
+    PodRef,
+    Steps,
+)
 from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
+from gpushare.mig import profile
+from gpushare.mig.instance_layout import ProfileGeometry
+from gpushare.mig.profile import Profile
 
 Json = Mapping[str, Any]
 Ignored = Callable[[str, str], None]
@@ -24,6 +38,7 @@ _Entry = TypeVar("_Entry")
 _Part = TypeVar("_Part", dict[str, Any], list[Any])
 
 _MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
+_MAX_SLICES: Final = 64  # memory slices of a GPU; today's have at most 8
 _NO_LABELS: Final = Labels()  # one object for all: most allocations have no label
 _LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the first fields of Labels
 _RESIZE_KEYS: Final = ("allocation", "share", "memory", "used")  # as the fields of Resize
@@ -176,12 +191,25 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         mode=Mode(entry.get("mode", Mode.FRACTIONAL)),
         pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
         mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
-        isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", (Isolation.ARBITER,))),
+        isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", ONLY_ARBITER)),
+        sm_partitions=_whole(entry.get("smPartitions", 0), "smPartitions", most=100),
+        mig_geometry=tuple(map(_read_mig_profile, entry.get("migProfiles") or ())),
         memory_enforcement=MemoryEnforcement(entry.get("memoryEnforcement", MemoryEnforcement.LIBRARY)),
         healthy=entry.get("healthy", True) is True,
         health_reason=str(entry.get("healthReason", "")),
         cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
     )
+
+
+def _read_mig_profile(entry: Json) -> ProfileGeometry:
+    slices = _whole(entry["slices"], "slices", most=_MAX_SLICES)
+    starts = tuple(_whole(start, "starts", most=_MAX_SLICES) for start in entry["starts"])
+    count, memory_bytes = _whole(entry["count"], "count", most=_MAX_SLICES), _whole(entry["memory"], "memory")
+    return ProfileGeometry(_profile(entry["name"]), 0, slices, starts, count, memory_bytes)
+
+
+def _profile(name: Any) -> Profile:
+    return profile.parse(_text(name, "profile"))
 
 
 def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
@@ -197,13 +225,25 @@ def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
     } | _present(
         pendingMode=gpu.pending_mode and gpu.pending_mode.value,
         migDevices=list(gpu.mig_profiles),
+        smPartitions=gpu.sm_partitions or None,
         memoryEnforcement=_unless(gpu.memory_enforcement, MemoryEnforcement.LIBRARY),
         numaNode=gpu.numa_node,
         linkGroup=gpu.link_group,
         healthReason=gpu.health_reason,
     )
-    if gpu.isolations != (Isolation.ARBITER,):
+    if gpu.isolations != ONLY_ARBITER:
         entry["isolations"] = [*gpu.isolations]
+    if gpu.mig_geometry:
+        entry["migProfiles"] = [
+            {
+                "name": str(kind.profile),
+                "memory": kind.memory_bytes,
+                "slices": kind.memory_slices,
+                "starts": list(kind.starts),
+                "count": kind.most,
+            }
+            for kind in gpu.mig_geometry
+        ]
     return entry
 
 
@@ -293,6 +333,17 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         shrink_to_bytes=shrink_to,
         steps=steps,
         memory_limit_bytes=_read_memory_limit(entry, identity, ignored),
+        mig=_read_mig_instance(entry["mig"]) if entry.get("mig") else None,
+    )
+
+
+def _read_mig_instance(entry: Json) -> MigInstance:
+    return MigInstance(
+        str(_profile(entry["profile"])),
+        _whole(entry["start"], "start", most=_MAX_SLICES),
+        _whole(entry["slices"], "slices", most=_MAX_SLICES),
+        _whole(entry["compute"], "compute", most=100),
+        _whole(entry["memory"], "memory"),
     )
 
 
@@ -317,7 +368,18 @@ def _write_share(share: GivenShare) -> dict[str, Any]:
         firstStep=share.steps.first or None,
         lastStep=share.steps.last if share.ends_early else None,
         memoryLimit=share.memory_limit_bytes,
+        mig=share.mig and _mig_entry(share.mig),
     )
+
+
+def _mig_entry(made: MigInstance) -> dict[str, Any]:
+    return {
+        "profile": made.profile,
+        "start": made.start,
+        "slices": made.memory_slices,
+        "compute": made.compute_percent,
+        "memory": made.memory_bytes,
+    }
 
 
 def parse_time(text: str) -> float:

@@ -60,6 +60,13 @@ REQUEST_KEYS: Final = (
     NO_EVICT,
 )
 
+# Annotations of autoscalers, which the webhook adds to a pod with NO_EVICT unless it has them: the node stays as long
+# as the pod (Cluster Autoscaler's FAQ; Karpenter, pkg/apis/v1/labels.go).
+AUTOSCALERS_KEEP: Final = {
+    "cluster-autoscaler.kubernetes.io/safe-to-evict": "false",
+    "karpenter.sh/do-not-disrupt": "true",
+}
+
 # --- Annotations we write; stripped from what a user sends, protected on update -------------------------------------
 ALLOCATION: Final = "gpushare.io/allocation"  # id of the pod's allocation in the ledger; read by placer, agent, plugin
 NODE: Final = "gpushare.io/node"  # the pod's node
@@ -73,7 +80,10 @@ OWN_HOSTNAME: Final = "gpushare.io/hostname"
 # The isolation of a placed pod's shares if it is not `arbiter`: for people, and in case the ledger is lost. A pod that
 # asks for `auto` gets what there is room for, so it cannot be computed again.
 ISOLATION_GIVEN: Final = "gpushare.io/isolation-given"
-RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN)
+# The MIG device of a pod with the isolation `mig`, as its profile and first memory slice: for people, and in case the
+# ledger is lost.
+MIG_DEVICE: Final = "gpushare.io/mig-device"
+RESULT_KEYS: Final = (ALLOCATION, NODE, GPU_UUIDS, REASON, HELD, OWN_HOSTNAME, ISOLATION_GIVEN, MIG_DEVICE)
 
 SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod that does not fit, removed by the placer
 
@@ -91,6 +101,15 @@ NVIDIA_CONFIG_LABEL: Final = "nvidia.com/device-plugin.config"  # the same, in N
 # Annotation of a Node: the labels that the agent has written, a comma list of keys; it leaves all others alone.
 OWN_LABELS: Final = "gpushare.io/labels"
 HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nodeSelector
+
+# On a demand pod, by the placer: a checksum of the GPUs and of the nodes that it stands for.
+DEMAND_LABEL: Final = "gpushare.io/demand"
+# Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. By the
+# prefix of the second, Cluster Autoscaler knows that a new node will lose it.
+STARTUP_TAINTS: Final = (
+    "gpushare.io/agent-not-ready",
+    "startup-taint.cluster-autoscaler.kubernetes.io/gpushare-agent-not-ready",
+)
 
 # --- Extended resources: written into pods by the webhook; counted by scheduler, kubelet and ResourceQuota ----------
 RESOURCE_PERCENT: Final = "gpushare.io/gpu-percent"  # guaranteed compute; 100 is one GPU; devices of the agent's plugin
@@ -114,6 +133,8 @@ BACKFILL_PREFIX: Final = "hold-"
 
 # --- Identities and places in a cluster ------------------------------------------------------------------------------
 SYSTEM_NAMESPACE: Final = "gpushare-system"
+DEMAND_NAMESPACE: Final = "gpushare-demand"  # of the demand pods, and of nothing else
+DEMAND_TEMPLATE: Final = "gpushare-demand"  # the PodTemplate there that they are made from
 WEBHOOK_SERVICE_ACCOUNT: Final = "gpushare-webhook"
 AGENT_SERVICE_ACCOUNT: Final = "gpushare-agent"
 # The API server does not send the webhook pods of these namespaces, nor pods with this annotation, which the kubelet
@@ -123,6 +144,11 @@ MIRROR_ANNOTATION: Final = "kubernetes.io/config.mirror"
 WEBHOOK_CONFIGURATION: Final = "gpushare"  # name of the MutatingWebhookConfiguration
 WEBHOOK_NAME: Final = "pods.gpushare.io"
 WEBHOOK_PATH: Final = "/mutate"
+# A label that an administrator writes on a Namespace, followed by the name of another sharer's syntax: the API server
+# sends pods in that syntax to the webhook `NAME.syntaxes.gpushare.io` below `/mutate/NAME`, which translates them.
+UNDERSTAND_PREFIX: Final = "gpushare.io/understand-"
+UNDERSTAND_VALUE: Final = "true"
+SYNTAX_WEBHOOK_SUFFIX: Final = ".syntaxes.gpushare.io"
 PLACEMENT_CONFIG_MAP: Final = "gpushare-placement"  # a PlacementProfile: written by the placer, read by the plugin
 CONFIG_MAP: Final = "gpushare-config"  # one entry per configuration; written by an admin, read by the agents
 CERTIFICATE_SECRET: Final = "gpushare-webhook-certificate"  # noqa: S105 - a name, no secret
@@ -148,6 +174,7 @@ EVENT_RESIZED: Final = "Resized"  # on a pod: its share now has the amounts of i
 EVENT_RESIZE_WAITS: Final = "ResizeWaits"  # on a pod: its share does not have them yet, and why
 EVENT_CONFIG_INVALID: Final = "ConfigInvalid"  # on a GPUNode: the new configuration is invalid; the last one stays
 EVENT_SET_ASIDE: Final = "GpuSetAside"  # on a GPUNode: a GPU differs from its configuration, so it gets no pods
+EVENT_MIG_FAILED: Final = "MigDeviceFailed"  # on a GPUNode: a GPU cannot be partitioned as its shares need it
 EVENT_CONFIG_APPLIED: Final = "ConfigApplied"  # on a GPUNode: all its GPUs are as their configuration wants
 EVENT_GPU_UNHEALTHY: Final = "GpuUnhealthy"  # on a GPUNode, and on each pod that uses the GPU
 EVENT_GPU_HEALTHY: Final = "GpuHealthy"  # likewise: it can be used again
@@ -193,6 +220,8 @@ CONTAINER_PRELOAD_FILE_OF_NIX: Final = "/etc/ld-nix.so.preload"  # the same, for
 CONTAINER_ARBITER_DIRECTORY: Final = "/run/gpushare"  # a directory: a restarted agent's new socket appears in it
 ARBITER_SOCKET_NAME: Final = "arbiter.sock"
 CONTAINER_MPS_PIPE: Final = "/run/gpushare-mps"  # mounted by the share's CDI description, if its isolation is mps
+CONTAINER_MPS_PARTITION: Final = "/run/gpushare-mps-partition"  # likewise, read-only; has the partition's name
+MPS_PARTITION_NAME: Final = "name"  # the file's
 
 # --- Arbiter protocol: SOCK_SEQPACKET, little-endian; library (client) and arbiter both ways ------------------------
 # Header of every message: magic u32, version u16, type u16, size u32 (whole message), newest u32. `version` is the one

@@ -19,7 +19,6 @@ from gpushare.allocation import ALL_STEPS, Allocation, GivenShare, Isolation
 from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.ledger import GpuUse
 from gpushare.policies import TypicalOf
-from gpushare.request import AUTO
 
 Kinds = Collection[Isolation]  # of isolation, that pods which name none may get
 ARBITER: Final[Kinds] = frozenset({Isolation.ARBITER})
@@ -38,11 +37,6 @@ class Fragmentation:
     def ratio(self) -> float:
         """The stranded part of the free capacity, 0 to 1."""
         return self.stranded_gpus / self.free_gpus if self.free_gpus > 0 else 0.0
-
-
-def default_kinds(default: str) -> Kinds:
-    """Return the kinds of isolation that a small share may get if its pod names none; `default`: the cluster's."""
-    return {Isolation.MPS, Isolation.ARBITER} if default == AUTO else {Isolation(default)}
 
 
 def free(gpu: Gpu, used: GpuUse) -> tuple[int, int]:
@@ -115,8 +109,8 @@ def charges(node: GpuNode) -> Iterator[ShareOnGpu]:
             for uuid in share.gpu_uuids:
                 if uuid in gpus:
                     gpu_bytes = gpus[uuid].memory_bytes
-                    memory = share.memory_bytes / gpu_bytes if gpu_bytes else 0.0
-                    part = min(1.0, max(share.request_percent / 100, memory)) * _in_turn(entry, uuid)
+                    memory = share.held_bytes / gpu_bytes if gpu_bytes else 0.0
+                    part = min(1.0, max(share.held_percent / 100, memory)) * _in_turn(entry, uuid)
                     by_gpu[uuid].append(ShareOnGpu(entry, share, uuid, part))
     for on_gpu in by_gpu.values():
         total = max(1.0, sum(share_on_gpu.part for share_on_gpu in on_gpu))

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import allocation, contract
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
+from gpushare.mig.instance_layout import ProfileGeometry
 
 
 class Mode(enum.StrEnum):
@@ -46,7 +47,9 @@ class Gpu:
     mode: Mode = Mode.FRACTIONAL
     pending_mode: Mode | None = None  # the next mode, set up once the GPU is unused; no new pods until then
     mig_profiles: tuple[str, ...] = ()  # of its MIG devices, by index, such as 1g.10gb
-    isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that its shares may have
+    isolations: tuple[Isolation, ...] = ONLY_ARBITER  # that its shares may have
+    sm_partitions: int = 0  # equal static SM partitions, one for each share with the isolation mps; 0: not partitioned
+    mig_geometry: tuple[ProfileGeometry, ...] = ()  # the profiles that shares with the isolation mig may have
     memory_enforcement: MemoryEnforcement = MemoryEnforcement.LIBRARY
     healthy: bool = True
     health_reason: str = ""  # why it is unhealthy, as a sentence

@@ -14,12 +14,12 @@ from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, TypeVar
 
 from gpushare import contract
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
+from gpushare.gpunode import Gpu
 from gpushare.refusal import Refusal
 from gpushare.request import AUTO, DEFAULT_ISOLATIONS, Request
 
 DEFAULT: Final = DEFAULT_ISOLATIONS[0]
-_ARBITER: Final = (Isolation.ARBITER,)
 
 
 class TriedKind(NamedTuple):
@@ -60,7 +60,7 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
     ),
     LeaseRule(
         lambda asked: any(0 < demand.share.request_percent < demand.share.limit_percent for demand in asked.demands),
-        "leases guarantee a request below the limit, and MPS has only limits",
+        "leases both guarantee a request below the limit and lend idle time, and MPS does only one of these",
     ),
     LeaseRule(
         lambda asked: any(demand.share.limit_percent < 100 and len(demand.containers) > 1 for demand in asked.demands),
@@ -91,7 +91,7 @@ def choices(request: Request, default: str = DEFAULT) -> tuple[TriedKind, ...]:
 def kinds(request: Request, default: str = DEFAULT) -> tuple[Isolation, ...]:
     """Return the kinds without the reasons."""
     if (request.isolation or default) == DEFAULT:  # nearly all requests
-        return _ARBITER
+        return ONLY_ARBITER
     return tuple(choice.isolation for choice in choices(request, default))
 
 
@@ -107,10 +107,22 @@ def variants(request: Request, default: str) -> list[Request]:
     return [resolved(request, kind) for kind in kinds(request, default)]
 
 
-def place(request: Request, default: str, attempt: Callable[[Request], _Outcome | Refusal]) -> _Outcome | Refusal:
-    """Return the first success of `attempt`, tried with each kind in turn, or else the refusal that is least final."""
+def place(
+    request: Request,
+    default: str,
+    attempt: Callable[[Request], _Outcome | Refusal],
+    *,
+    offers: Callable[[Isolation], bool] = lambda _: True,
+) -> _Outcome | Refusal:
+    """Return the first success of `attempt`, tried with each kind in turn, or else the refusal that is least final.
+
+    offers: whether any GPU takes shares of a kind. Kinds that none takes are skipped, unless that leaves no kind.
+    """
     refusals: list[Refusal] = []
-    for variant in variants(request, default):
+    tried = variants(request, default)
+    if len(tried) > 1:
+        tried = [variant for variant in tried if offers(variant.constraints.isolation)] or tried
+    for variant in tried:
         outcome = attempt(variant)
         if not isinstance(outcome, Refusal):
             return outcome
@@ -121,6 +133,30 @@ def place(request: Request, default: str, attempt: Callable[[Request], _Outcome 
 def why(request: Request, default: str, given: Isolation) -> str:
     """Return why a share of this request has this kind, as a clause."""
     return why_given(given, choices(request, default))
+
+
+def offers(kinds: Iterable[Isolation], sm_partitions: int) -> str:
+    """Return the kinds that a GPU with so many SM partitions offers, for people; "" for none."""
+    cut = f" in {sm_partitions} equal SM partitions" if sm_partitions else ""
+    return " or ".join(f"{kind}{cut if kind is Isolation.MPS else ''}" for kind in kinds)
+
+
+def in_partition(given: Isolation, gpus: Iterable[Gpu]) -> str:
+    """Return a clause about the SM partitions that shares of this kind have on these GPUs, after a comma, or ""."""
+    parts = {(gpu.sm_partitions, gpu.compute_capability) for gpu in gpus if gpu.sm_partitions}
+    if given is not Isolation.MPS or not parts:
+        return ""
+    # https://docs.nvidia.com/deploy/mps/: 8 multiprocessors from Hopper on, 4 before
+    said = (
+        f"one of {count} equal SM partitions, rounded down to {8 if capability >= (9, 0) else 4} multiprocessors"
+        for count, capability in sorted(parts)
+    )
+    return f", in {' or '.join(said)}"
+
+
+def default_kinds(default: str) -> frozenset[Isolation]:
+    """Return the kinds of isolation that a small share may get if its pod names none; `default`: the cluster's."""
+    return frozenset({Isolation.MPS, Isolation.ARBITER} if default == AUTO else {Isolation(default)})
 
 
 def why_given(given: Isolation, tried: Iterable[TriedKind]) -> str:

@@ -1,9 +1,10 @@
 """The rules of the ledger: GPU usage, and adding, confirming and releasing allocations. Values in, values out.
 
-The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has, and all its
-shares have one isolation. Of a pod's shares that are never in use together, such as those of an init container and the
-app, the larger counts. Memory that the agent lends counts too: it writes that into the status of the same object.
-Every change is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
+The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has, all its
+shares have one isolation, and their MIG devices do not overlap. Of a pod's shares that are never in use together, such
+as those of an init container and the app, the larger counts. Memory that the agent lends counts too: it writes that
+into the status of the same object. Every change is a function from a GpuNode to a new one; the caller writes it with
+one compare-and-swap, or not at all.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 
-from gpushare import allocation, errors, quantity
+from gpushare import allocation, errors, mig_shares, quantity
 from gpushare.gpunode import GpuNode
 
 
@@ -47,7 +48,7 @@ def use(node: GpuNode) -> dict[str, GpuUse]:
             continue
         for share in entry.shares:  # fast path: nearly all have one share
             for uuid in share.gpu_uuids:
-                used[uuid] = used.get(uuid, NOTHING).plus(entry, share.request_percent, share.memory_bytes)
+                used[uuid] = used.get(uuid, NOTHING).plus(entry, share.held_percent, share.held_bytes)
     for uuid, lent_bytes in lent(node).items():
         used[uuid] = dataclasses.replace(
             used[uuid], memory_bytes=used[uuid].memory_bytes + lent_bytes, lent_bytes=lent_bytes
@@ -80,8 +81,8 @@ def taken(shares: Iterable[allocation.GivenShare], during: allocation.Steps = al
     """Return the peak compute (percent) and memory (bytes) of one pod's shares on one GPU during these steps."""
     moments = allocation.moments(shares, during)
     return (
-        max((sum(share.request_percent for share in together) for together in moments), default=0),
-        max((sum(share.memory_bytes for share in together) for together in moments), default=0),
+        max((sum(share.held_percent for share in together) for together in moments), default=0),
+        max((sum(share.held_bytes for share in together) for together in moments), default=0),
     )
 
 
@@ -108,6 +109,8 @@ def violations(node: GpuNode) -> list[str]:
             problems.append(f"{where} is overcommitted: {taken} of its {there} are held by {names}")
         if len(kinds := isolations(held)) > 1:
             problems.append(f"{where} has shares with isolation {' and '.join(kinds)}, held by {names}")
+        if why := mig_shares.conflict(gpus[uuid], held.holders):
+            problems.append(f"{where} {why}")
     return [errors.shortened(sentence, longest=1000) for sentence in problems]
 
 
@@ -126,6 +129,8 @@ def reserve(node: GpuNode, entry: allocation.Allocation) -> GpuNode:
         if len(kinds := isolations(used[uuid])) > 1:
             said = f"{node.name}/{gpus[uuid].index} cannot have shares with isolation {' and '.join(kinds)} at once"
             raise errors.LedgerError(f"{said}, as with {entry.pod}")
+        if why := mig_shares.conflict(gpus[uuid], used[uuid].holders):
+            raise errors.LedgerError(f"{node.name}/{gpus[uuid].index} {why}")
     return after
 
 

@@ -19,6 +19,9 @@ PRIOR = 5  # pods that the default mix counts as at first; none from ENOUGH_PODS
 MAX_CLASSES = 512  # the rarest beyond this are dropped
 UNSEEN = 0.05  # part of all GPUs expected to be requested one by one, while no pod requests whole GPUs
 UNSEEN_SETS = 0.02  # the same for all GPUs of a node at once, while no pod requests several
+SMALL_GPUS = 16  # of a cluster that its first pods tell enough about
+KNOWN = 0.1  # part of all GPUs whose demand must be seen to tell which kinds and sets of GPUs will be scarce
+RARE = 0.3  # ignorance while none of that has been seen
 SEEN = 0.2  # part of the demand from which whole GPUs are known, so that no more of them are expected
 SEEN_SETS = 0.05  # the same for several GPUs
 
@@ -87,9 +90,8 @@ class Mix:
 
         Without whole GPUs, the first pods, if all alike with much CPU, would be spread over all nodes, because only
         more of the same would be expected. Expected ones need no CPU, so they make it look less scarce than it is.
+        Before the first pod, they are as many as in a cluster of SMALL_GPUS: few in the default mix.
         """
-        if not self.weights:
-            return self.classes
         every = whole = several = 0.0
         weights = dict(self.weights)
         for asked, weight in self.weights.items():
@@ -97,20 +99,28 @@ class Mix:
             every += demand
             whole += demand if asked.request_percent == 100 else 0.0
             several += demand if asked.gpus > 1 else 0.0
+        every = every or 1.0
         unseen = {self.largest: UNSEEN_SETS * (1 - several / SEEN_SETS / every), 1: UNSEEN * (1 - whole / SEEN / every)}
         for size, part in unseen.items():
             if part > 0 and self.gpus:
                 expected = RequestClass(size, 100, Memory(percent=100))
-                weights[expected] = weights.get(expected, 0.0) + part * self.gpus / size
-        prior = PRIOR * (1 - self.pods / ENOUGH_PODS)
+                gpus = self.gpus if self.weights else SMALL_GPUS
+                weights[expected] = weights.get(expected, 0.0) + part * gpus / size
+        prior = PRIOR * (1 - self.pods / ENOUGH_PODS if self.weights else 1)
         if prior > 0:
             weights |= {asked: weights.get(asked, 0.0) + prior * weight for asked, weight in _DEFAULT.items()}
         return weights
 
     @property
+    def unknown_gpus(self) -> float:
+        """GPUs of the first tenth of the cluster that no pod has requested yet; none in a small cluster."""
+        seen = sum(weight * asked.gpus * asked.request_percent / 100 for asked, weight in self.weights.items())
+        return max(0.0, KNOWN * self.gpus - max(seen, SMALL_GPUS)) if self.weights else 0.0
+
+    @property
     def ignorance(self) -> float:
-        """How little the mix says about future requests: 1 with few pods, falling as their number grows."""
-        return (FEW_PODS / max(self.pods, FEW_PODS)) ** 2
+        """How little the mix says about future requests: 1 with few pods, falling as they and their demand grow."""
+        return max((FEW_PODS / max(self.pods, FEW_PODS)) ** 2, RARE * self.unknown_gpus / (KNOWN * self.gpus or 1.0))
 
     def typical(self, gpu_bytes: int) -> tuple[Typical, ...]:
         """Return the mix as parts of one GPU with `gpu_bytes`; the weights add up to 1."""

@@ -13,7 +13,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import errors, gpu_capacity, policies
+from gpushare import errors, isolation, policies
 from gpushare.allocation import Memory
 from gpushare.gpu_capacity import Kinds
 from gpushare.mix import Host, Mix, RequestClass
@@ -42,7 +42,7 @@ class PlacementProfile:
     @property
     def kinds(self) -> Kinds:
         """The kinds of isolation that a small share may get if its pod names none."""
-        return gpu_capacity.default_kinds(self.isolation)
+        return isolation.default_kinds(self.isolation)
 
     def data(self) -> dict[str, str]:
         """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""

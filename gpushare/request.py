@@ -148,6 +148,10 @@ def _reject_contradictions(request: Request) -> None:
         said = (
             f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
         )
+    elif kind == Isolation.MIG and request.group_size > 1:
+        said = f"cannot be combined with {contract.GROUP}, as MIG devices cannot exchange data: remove one of them"
+    elif kind == Isolation.MIG and len(request.demands) > 1:
+        said = f"gives a pod one MIG device: have its containers use it together ({contract.CONTAINER})"
     elif kind in {Isolation.MPS, Isolation.MIG} and any(demand.gpus > 1 for demand in request.demands):
         part = "one MPS daemon" if kind == Isolation.MPS else "one MIG device"
         said = (

@@ -15,7 +15,7 @@ import enum
 from collections.abc import Iterable, Mapping
 from typing import Final
 
-from gpushare import contract, errors, ledger, pod, quantity
+from gpushare import contract, errors, ledger, mig_shares, pod, quantity
 from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import GpuNode, Resize
 from gpushare.request import Request
@@ -74,7 +74,22 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
                 f"its limit is {held_limit}, and the limit of an MPS client cannot change while it runs: set "
                 f"{contract.LIMIT} to {held_limit}, or delete and recreate the pod"
             )
-        shares.append(GivenShare(share.containers, share.gpu_uuids, steps=demand.steps, **amounts))
+        cut = {gpus[uuid].sm_partitions for uuid in share.gpu_uuids} if entry.labels.isolation is Isolation.MPS else {0}
+        if any(cut) and demand.share.request_percent != share.request_percent:
+            held_request = quantity.format_compute(share.request_percent)
+            raise errors.LedgerError(
+                f"its request is {held_request}, and its SM partition cannot change while it runs: set "
+                f"{contract.REQUEST} to {held_request}, or delete and recreate the pod"
+            )
+        desired = GivenShare(share.containers, share.gpu_uuids, steps=demand.steps, **amounts)
+        if share.mig is not None:
+            desired = mig_shares.on_device(desired, share.mig)
+            if dataclasses.replace(share, shrink_to_bytes=None, steps=demand.steps) != desired:
+                raise errors.LedgerError(
+                    f"it has the MIG device {share.mig.profile}, and the amounts of such a share cannot change while "
+                    "it runs: restore the annotations, or delete and recreate the pod"
+                )
+        shares.append(desired)
     return tuple(shares)
 
 

@@ -38,6 +38,7 @@ VERBS: Mapping[str, str] = {
     "rightsize": "Compare what shares ask for with their peak use, and suggest sizes",
     "audit": "Prove that limits are in force, and name processes without one",
     "check": "Say what a cluster lacks for gpushare, why it matters and what to do about it",
+    "migrate": "Rewrite requests of HAMi, KAI and other sharers in gpushare's syntax",
     "config": "Check node configurations, and change which one a node follows",
     "completion": "Let kubectl complete verbs, flags and names in your shell",
     "version": "Print the version of the plugin",

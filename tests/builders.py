@@ -6,9 +6,11 @@ import collections
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from gpushare import contract
+from gpushare import contract, mig_shares
 from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
 from gpushare.gpunode import Gpu, GpuNode
+from gpushare.mig import catalogue
+from gpushare.mig.instance_layout import ProfileGeometry
 from gpushare.mix import NO_HOST, Host, Mix, classes_of
 from gpushare.placement import NodeView
 from gpushare.request import Request
@@ -61,6 +63,11 @@ def gpu(index: int = 0, *, node: str = "node-a", memory_gib: int = 80, **fields:
     """Build a GPU: by default a healthy, fractional A100."""
     known = {"model": "NVIDIA A100-SXM4-80GB", "compute_capability": (8, 0), **fields}
     return Gpu(uuid=f"GPU-{node}-{index}", index=index, memory_bytes=memory_gib * GIB, **known)
+
+
+def mig_geometry(model: str = "H100-80GB", *, memory_gib: int = 80) -> tuple[ProfileGeometry, ...]:
+    """Return the profiles that shares on a GPU of this model of the catalogue may have."""
+    return mig_shares.profiles(catalogue.MODELS[model], memory_gib * GIB)
 
 
 def node(name: str = "node-a", *, gpus: int = 4, memory_gib: int = 80, **fields: Any) -> GpuNode:

@@ -11,14 +11,19 @@ from pathlib import Path
 import pytest
 
 
-@contextlib.contextmanager
-def new() -> Iterator[Path]:
-    """Yield a new cgroup; at the end, it is removed with those in it."""
+def hierarchy() -> Path:
+    """Return where cgroup v2 is mounted; skips the test if cgroups cannot be made there."""
     mounts = [line.split() for line in Path("/proc/mounts").read_text().splitlines()]
     root = next((Path(point) for _, point, kind, *_ in mounts if kind == "cgroup2"), None)
     if os.geteuid() != 0 or root is None or not os.access(root, os.W_OK):
         pytest.skip("the driver's memory limits need root, and a writable mount of cgroup v2")
-    path = root / f"gpushare-test-{uuid.uuid4().hex}"
+    return root
+
+
+@contextlib.contextmanager
+def new() -> Iterator[Path]:
+    """Yield a new cgroup; at the end, it is removed with those in it."""
+    path = hierarchy() / f"gpushare-test-{uuid.uuid4().hex}"
     path.mkdir()
     try:
         yield path

@@ -9,11 +9,12 @@ some install cluster-wide objects, so use a disposable cluster.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from config.images import contents
 from lab import access, api_audit, cluster, gpushare, lab_layout
 from tests import rights, work_units
 from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
+from tests.work_units import pytest_collection_modifyitems, pytest_runtest_protocol  # noqa: F401
 
 # Hypothesis sets no deadlines. Random inputs are new on every run of a developer, and the same on every run of
 # continuous integration: an unrelated failure must not block a change.
@@ -37,8 +39,15 @@ hypothesis.settings.register_profile(
 hypothesis.settings.load_profile("gpushare")
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    work_units.longest_first(items)
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Keep what was imported and collected, which stays to the end, out of the garbage collector's passes."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(optionalhook=True)  # the hook exists only with xdist

@@ -65,6 +65,12 @@ AT_HOME = {
     contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": "list watch"},
     DEFRAG: {f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "get"},
 }
+IN_DEMAND_NAMESPACE = {  # of config/components/demand
+    contract.WEBHOOK_SERVICE_ACCOUNT: {
+        "pods": "create delete",
+        f"podtemplates/{contract.DEMAND_TEMPLATE}": "get",
+    },
+}
 ACCOUNTS = sorted(set(EVERYWHERE) - {DEFRAG})  # of every installation
 PROGRAMS = "gpushare-"  # the start of each program's User-Agent; tests that use its token have another
 
@@ -79,6 +85,8 @@ def needed(call: api_audit.ApiCall) -> Right | None:
     here = [EVERYWHERE.get(call.account, {})]
     if call.namespace == contract.SYSTEM_NAMESPACE:
         here.append(AT_HOME.get(call.account, {}))
+    if call.namespace == contract.DEMAND_NAMESPACE:
+        here.append(IN_DEMAND_NAMESPACE.get(call.account, {}))
     candidates = [(call.resource, call.verb), (f"{call.resource}/{call.name}", call.verb)]
     return next((candidate for candidate in candidates if candidate in expected(*here)), None)
 
@@ -101,7 +109,7 @@ def used(calls: Iterable[api_audit.ApiCall], account: str) -> set[Right]:
 def used_on(administrator: access.Access, account: str) -> set[Right]:
     """Return the rights used on one API server so far; all rights for your own cluster, which has no such log."""
     if administrator.lab is None:
-        return expected(EVERYWHERE[account], AT_HOME[account])
+        return expected(EVERYWHERE[account], AT_HOME[account], IN_DEMAND_NAMESPACE.get(account, {}))
     return used(api_audit.calls(administrator.lab.audit_log), account)
 
 

@@ -12,16 +12,17 @@ from __future__ import annotations
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
-from gpushare import caps, contract, isolation, ledger, pod
-from gpushare.allocation import Allocation, Isolation, PodRef
+from gpushare import caps, contract, errors, isolation, ledger, mig_shares, pod
+from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.placement import filters
 from gpushare.pod import PodJson
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from gpushare.syntaxes import translation
 from webhook import metrics, review
 from webhook.pods import mutation, pod_manifest, validation
 from webhook.pods.pod_manifest import PodSpecView
@@ -82,6 +83,8 @@ class Admission:
         exceeded = caps.exceeded(manifest)
         if exceeded is not None:
             return review.deny(422, exceeded)
+        if syntax := admission.get("syntax"):
+            return translated(manifest, syntax)
         if not pod.asks_for_share(manifest):
             return review.allow("ignored")
         view = PodSpecView.read(manifest)
@@ -127,6 +130,26 @@ class Admission:
             return False
         self.store.assume(wanted, request, node.name, entry.id)  # as it is now, and not counted against itself
         return self.store.chooser.node_filter(wanted)(node.name) is None
+
+
+def translated(manifest: PodJson, syntax: str) -> review.ReviewResponse:
+    """Answer with the same pod in gpushare's syntax. It is not placed: the API server calls again with the result."""
+    try:
+        found = translation.translate(manifest, (translation.SYNTAXES[syntax],))
+    except errors.GpushareError as error:
+        return review.deny(422, str(error))
+    if found is None:
+        return review.allow("ignored")
+    meaning = f"{found.syntax.title}'s syntax is understood as {', '.join(found.lines)}"
+    meanings = [meaning]
+    if len(meaning) > review.MAX_WARNING:
+        meanings = [f"{found.syntax.title}'s syntax is understood as {line}" for line in found.lines]
+    return review.ReviewResponse(
+        "translated",
+        patch=mutation.patch(manifest, found.manifest),
+        warnings=(*meanings, *found.notes),
+        audit={"decision": f"translated: {meaning}"},
+    )
 
 
 def _answer(
@@ -177,6 +200,12 @@ def is_own_reservation(entry: Allocation, holder: PodRef) -> bool:
     return entry.reserved_until is not None and entry.pod == holder
 
 
+def _as_given(asked: GivenShare, given: Sequence[GivenShare]) -> GivenShare:
+    """Return the requested share on the MIG device of the given one, if it has one."""
+    device = given[0].mig if given else None
+    return asked if device is None else mig_shares.on_device(asked, device)
+
+
 def matches_request(entry: Allocation, request: Request, node: GpuNode, kinds: Collection[Isolation]) -> bool:
     """Whether the reservation is exactly what the pod requests now, on GPUs that fit. kinds: that it may get."""
     constraints, gpus = isolation.resolved(request, entry.labels.isolation).constraints, node.gpu_by_uuid()
@@ -187,7 +216,7 @@ def matches_request(entry: Allocation, request: Request, node: GpuNode, kinds: C
     for demand in request.demands:
         mine = [share for share in entry.shares if share.containers == demand.containers]
         own = [gpus[uuid] for share in mine for uuid in share.gpu_uuids if uuid in gpus]
-        if len({gpu.uuid for gpu in own}) != demand.gpus or mine != [demand.on(own)]:
+        if len({gpu.uuid for gpu in own}) != demand.gpus or mine != [_as_given(demand.on(own), mine)]:
             return False
         asked = (filters.FilterInput(gpu, ledger.NOTHING, demand.share, constraints) for gpu in own)
         if any(filters.reject(each) is not None for each in asked):

@@ -9,14 +9,16 @@ import secrets
 from collections.abc import Mapping
 from typing import Any, Final
 
-from gpushare import contract, gpu_capacity
+from gpushare import contract, isolation
 from gpushare.cluster import api_client, election, events
 from gpushare.daemon import lifecycle, probes
+from gpushare.whatif.node_demand import GpuKind
 from webhook import server
 from webhook.admission import Admission
 from webhook.certificates.certificate_controller import CertificateController
 from webhook.certificates.tls import Mounted, Tls
 from webhook.controllers.allocation_controller import AllocationController
+from webhook.controllers.demand.demand_controller import DemandController, DemandSettings
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
@@ -119,6 +121,7 @@ def _start_placer(
         metrics.waiting({}, longest_seconds=0.0)
         metrics.stuck(0)
         metrics.resizes_waiting(0)
+        metrics.demanded(0)
 
     leadership = election.Election(
         api,
@@ -128,6 +131,11 @@ def _start_placer(
         started=elected,
         stopped=deposed,
     )
+    demand = None
+    if settings.demand_resource:
+        kinds = tuple(GpuKind.named(product, size) for product, size in settings.demand_products)
+        asked = DemandSettings(settings.demand_resource, settings.demand_max_gpus, kinds)
+        demand = DemandController(api, store, reservation, asked, report=metrics.demanded)
     scheduler = GatedPodScheduler(
         api,
         store,
@@ -135,6 +143,7 @@ def _start_placer(
         recorder,
         metrics,
         limits=dataclasses.replace(DEFAULT_LIMITS, patience_seconds=settings.patience_seconds),
+        ask_for_nodes=demand.reconcile if demand is not None else None,
         wall_clock=api.time,
     )
     resizer = Resizer(api, store, recorder, metrics, grew=scheduler.overtakes.grew)
@@ -156,13 +165,14 @@ def _start_placer(
         scheduler,
         leads=lambda: leadership.is_leader,
         resizer=resizer,
+        demand=demand,
         evictor=Evictor(api, recorder, metrics, after_seconds=settings.stuck_seconds),
     )
     figures = ClusterFigures(
         leads=lambda: leadership.is_leader,
         nodes=store.stored,
         mix=lambda: store.chooser.mix,
-        kinds=gpu_capacity.default_kinds(settings.default_isolation),
+        kinds=isolation.default_kinds(settings.default_isolation),
     )
     metrics.registry.register(figures)
     daemon.start("figures", figures.run())

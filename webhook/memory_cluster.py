@@ -91,7 +91,7 @@ class MemoryCluster:
 
     async def admit(self, request: review.AdmissionRequest) -> review.ReviewResponse:
         answer = await self._admission.answer(request)
-        if not answer.allowed or request.get("dryRun") or request.get("subResource"):
+        if not answer.allowed or request.get("dryRun") or request.get("subResource") or request.get("syntax"):
             return answer
         name = str(request.get("namespace") or "default"), str(request.get("name") or "")
         known = self._pods.get(name, {})

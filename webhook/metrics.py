@@ -7,7 +7,7 @@ from typing import Final
 
 import prometheus_client
 
-OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "ignored", "unready", "error")
+OUTCOMES: Final = ("placed", "gated", "denied", "kept", "planned", "translated", "ignored", "unready", "error")
 RESULTS: Final = ("written", "conflict", "failed", "refused")
 CHANGES: Final = ("confirmed", "released", "expired", "adopted")
 # A review waits for one or two writes of the ledger: milliseconds on a healthy cluster, seconds on an overloaded one.
@@ -58,6 +58,10 @@ class Metrics:
         )
         self.resizes_waiting = self._set(
             "gpushare_placer_resizes_waiting", "Pods that wait to be resized; 0 unless this process leads."
+        )
+        self.demanded = self._set(
+            "gpushare_placer_demanded_gpus",
+            "GPUs that an autoscaler is asked for by demand pods; 0 unless this process leads.",
         )
         self.ledger_problems = self._set(
             "gpushare_placer_ledger_problems",

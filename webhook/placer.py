@@ -15,6 +15,7 @@ from collections.abc import Callable
 from typing import Final
 
 from webhook.controllers.allocation_controller import AllocationController
+from webhook.controllers.demand.demand_controller import DemandController
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.waiting_units import PodIndex
@@ -42,6 +43,7 @@ class Placer:
     leads: Callable[[], bool]
     evictor: Evictor | None = None
     resizer: Resizer | None = None
+    demand: DemandController | None = None
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -98,12 +100,16 @@ class Placer:
                 # Gated pods must not wait for a resizer that fails in every round.
                 self.touched_nodes.requeue()
                 logger.exception("The resizer failed; the round continues with the gated pods")
+        if self.demand is not None:
+            await self.demand.withdraw()
         next_placement = await self.scheduler.reconcile(self._index)
         next_eviction = None
         if self.evictor is not None:
             next_eviction = await self.evictor.reconcile(list(self._index.stuck.values()), touched)
         if self.touched_nodes.has_more:
             return 0.0
-        waits = (seconds for seconds in (next_resize, next_placement, next_eviction) if seconds is not None)
+        next_demand = self.demand.recheck_seconds if self.demand is not None else None
+        nexts = (next_resize, next_placement, next_eviction, next_demand)
+        waits = (seconds for seconds in nexts if seconds is not None)
         pause = min([RESYNC_SECONDS, *waits])
         return pause if next_expiry is None else max(0.0, min(pause, next_expiry - self.clock()))

@@ -39,6 +39,7 @@ class AdmissionRequest(TypedDict):
     dryRun: NotRequired[bool]
     resource: NotRequired[Mapping[str, str]]
     subResource: NotRequired[str]
+    syntax: NotRequired[str]  # not in an AdmissionReview: from the path, the sharer's syntax to translate
     object: Mapping[str, Any]
 
 
@@ -72,7 +73,7 @@ def deny(code: int, message: str, *, outcome: str = "denied") -> ReviewResponse:
     return ReviewResponse(outcome, False, code, message, audit={"decision": f"{outcome}: {message}"})
 
 
-def read(body: bytes | str) -> AdmissionRequest:
+def read(body: bytes | str, *, syntax: str = "") -> AdmissionRequest:
     try:
         review = json.loads(body)
     except ValueError as error:
@@ -91,7 +92,7 @@ def read(body: bytes | str) -> AdmissionRequest:
     key = "oldObject" if request["operation"] == "DELETE" else "object"  # a deleted object is sent as it was
     if not isinstance(request.get(key), dict):
         raise MalformedReviewError(f"request.{key} is missing")
-    request["object"] = request[key]
+    request["object"], request["syntax"] = request[key], syntax
     return request  # type: ignore[return-value]
 
 

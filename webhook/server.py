@@ -17,6 +17,7 @@ from typing import Final
 from aiohttp import web
 
 from gpushare import contract
+from gpushare.syntaxes.translation import SYNTAXES
 from webhook import bounds, connections, review
 
 logger = logging.getLogger(__name__)
@@ -82,7 +83,7 @@ def application(
     async def mutate(request: web.Request) -> web.Response:
         try:
             async with in_flight.body(request) as body:
-                asked = review.read(body)
+                asked = review.read(body, syntax=request.match_info.get("syntax", ""))
                 del body  # the parsed review is as large
                 return web.json_response(review.respond(asked, await admit(asked)))
         except review.MalformedReviewError as error:
@@ -101,6 +102,7 @@ def application(
 
     app = web.Application(middlewares=[watch.middleware, shutdown.middleware, yield_slot])
     app.router.add_post(contract.WEBHOOK_PATH, mutate)
+    app.router.add_post(f"{contract.WEBHOOK_PATH}/{{syntax:{'|'.join(SYNTAXES)}}}", mutate)
     return app
 
 

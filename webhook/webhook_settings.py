@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 from urllib import parse as urls
 
 import gpushare
-from gpushare import contract, policies
+from gpushare import contract, errors, policies, quantity
 from gpushare.daemon import lifecycle
 from gpushare.request import DEFAULT_ISOLATIONS
 
@@ -24,6 +25,10 @@ MAX_SECONDS: Final = {
 }
 
 
+MAX_DEMAND_GPUS: Final = 1024
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_RESOURCE: Final = re.compile(r"[a-z0-9.-]{1,253}/[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_PRODUCTS: Final = "demand_products"
 _PORTS: Final = frozenset({"port", "probe_port"})
 _PATHS: Final = frozenset(
     {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}
@@ -56,6 +61,9 @@ class WebhookSettings:
     certificate_files: Path | None = None
     client_ca_file: Path | None = None
     placer: bool = True
+    demand_resource: str = ""  # what demand pods ask for; empty: there are none
+    demand_max_gpus: int = 16
+    demand_products: tuple[tuple[str, int], ...] = ()  # GPUs that new nodes could have, with their memory in bytes
     log_level: str = "info"
 
     @property
@@ -104,11 +112,30 @@ def _typed(name: str, text: str) -> object:
         if not text.isdecimal() or int(text) > 65535:
             raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
         return int(text)
+    if name == "demand_max_gpus":
+        if not text.isdecimal() or not 1 <= int(text) <= MAX_DEMAND_GPUS:
+            raise UsageError(f'{flag} "{text}" is not a number of GPUs: write 1 to {MAX_DEMAND_GPUS}')
+        return int(text)
+    if name == _PRODUCTS:
+        return tuple(_product(entry.strip()) for entry in text.split(",") if entry.strip())
     if name == "placer":
         if text not in {"true", "false"}:
             raise UsageError(f'{ENVIRONMENT_PREFIX}PLACER "{text}" is neither "true" nor "false"')
         return text == "true"
     return Path(text) if name in _PATHS else text
+
+
+def _product(entry: str) -> tuple[str, int]:
+    """Parse one GPU of --demand-products."""
+    product, _, size = entry.partition("=")
+    try:
+        memory_bytes = quantity.parse_bytes(size)
+    except errors.QuantityError:
+        memory_bytes = 0
+    if not _LABEL_VALUE.fullmatch(product) or memory_bytes <= 0:
+        sentence = "write the node label nvidia.com/gpu.product and the memory, such as NVIDIA-L4=24Gi"
+        raise UsageError(f'--demand-products "{entry}" names no GPU: {sentence}')
+    return product, memory_bytes
 
 
 def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSettings:
@@ -118,6 +145,13 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
     if settings.default_isolation not in DEFAULT_ISOLATIONS:
         known = ", ".join(DEFAULT_ISOLATIONS)
         raise UsageError(f'--default-isolation "{settings.default_isolation}" is not possible: write one of {known}')
+    if settings.demand_resource and not _RESOURCE.fullmatch(settings.demand_resource):
+        raise UsageError(
+            f'--demand-resource "{settings.demand_resource}" is no extended resource: '
+            f"write {contract.RESOURCE_PERCENT} or nvidia.com/gpu"
+        )
+    if settings.demand_resource and settings.from_file is not None:
+        raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")
     if settings.log_level not in lifecycle.LOG_LEVELS:
         raise UsageError(
             f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
@@ -184,6 +218,13 @@ def _parser() -> argparse.ArgumentParser:
     only = "accept only clients with a certificate of an authority in this file; by default all"
     add("--client-ca-file", metavar="FILE", help=only)
     add("--placer", action=argparse.BooleanOptionalAction, default=None, help="take part in the election of the placer")
+    demand = (
+        f"ask an autoscaler for nodes by pods that request this resource, {contract.RESOURCE_PERCENT} or nvidia.com/gpu"
+    )
+    add("--demand-resource", metavar="RESOURCE", help=f"{demand} (default: none)")
+    add("--demand-max-gpus", metavar="GPUS", help="for how many GPUs to ask at a time (default: 16)")
+    named = "GPUs of nodes that it can start, by product label and memory, such as NVIDIA-L4=24Gi, comma-separated"
+    add("--demand-products", metavar="PRODUCTS", help=f"{named}; needed while no such node exists")
     add("--log-level", help=f"one of {', '.join(lifecycle.LOG_LEVELS)} (default: info)")
     add("--version", action="store_true", help="print the version and exit")
     return parser

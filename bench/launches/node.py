@@ -15,9 +15,11 @@ from unittest import mock
 
 from deviceplugin.arbiter.scheduling import lease_scheduler, leases
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
+from deviceplugin.mps import sm_partitions
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.shares import MpsShares
 from gpushare.allocation import GivenShare, Isolation
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container
@@ -83,12 +85,20 @@ class Node:
         self.uuid = self.uuids[0]
         self.box = container.Container(arbiter.socket.parent, gpus)
         self._count = 0
-        program = ROOT / "build" / "simgpu" / "nvidia-cuda-mps-control"
+        self.partitions = 0  # SM partitions of the first GPU, for shares with the isolation mps
+        program = arbiter.directory / "control"  # a real daemon finds its GPUs without a variable
+        program.write_text(f'#!/bin/sh\nSIMGPU_DIR={gpus} exec {ROOT}/build/simgpu/nvidia-cuda-mps-control "$@"\n')
+        program.chmod(0o755)
         self._mps = MpsShares(
             Daemons(root=arbiter.directory / "mps", program=program, set_exclusive=_no_change),
-            node=arbiter.gpunode,
+            node=self._gpunode,
             fractional=lambda: frozenset(self.uuids),
         )
+
+    def _gpunode(self) -> GpuNode:
+        cut = self.partitions
+        gpus = tuple(Gpu(uuid, index, "", 0, sm_partitions=cut) for index, uuid in enumerate(self.uuids))
+        return dataclasses.replace(self.arbiter.gpunode(), gpus=gpus)
 
     @property
     def gpu_count(self) -> int:
@@ -115,15 +125,20 @@ class Node:
         return {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": str(gpu)}
 
     @contextlib.asynccontextmanager
-    async def mps(self) -> AsyncIterator[container.Container]:
-        """Run the MPS daemon of the first GPU, as the agent does; yield a container of shares with that isolation."""
-        files = await self._mps.ready(self.uuid)
-        assert not isinstance(files, Refusal), files
+    async def mps(self, partitions: int = 0) -> AsyncIterator[None]:
+        """Run the MPS daemon of the first GPU, as the agent does. partitions: into how many it cuts the GPU."""
+        self.partitions = partitions
         try:
-            yield dataclasses.replace(self.box, mps_pipe=files.pipe)
+            yield
         finally:
             self.arbiter.allocations.clear()
             await self._mps.step()
+
+    async def mps_box(self, pod: str) -> container.Container:
+        """Return the container of a pod with the isolation mps."""
+        files = await self._mps.ready(self.uuid, sm_partitions.key(f"of-{pod}/0"))
+        assert not isinstance(files, Refusal), files
+        return dataclasses.replace(self.box, mps_pipe=files.daemon.pipe, mps_partition=files.partition)
 
     @contextlib.asynccontextmanager
     async def neighbour(self) -> AsyncIterator[None]:
@@ -164,14 +179,15 @@ class Node:
         seconds: float,
         *,
         native: bool = False,
-        box: container.Container | None = None,
+        isolation: Isolation = Isolation.ARBITER,
     ) -> list[Done]:
-        """Let tenants compete for this time, after a warm-up; `native`: without the library; `box`: that of `mps`."""
+        """Let tenants compete for this time, after a warm-up. native: without the library."""
         processes = []
-        isolation = Isolation.MPS if box is not None else Isolation.ARBITER
-        box = box or (dataclasses.replace(self.box, preload=()) if native else self.box)
+        box = dataclasses.replace(self.box, preload=()) if native else self.box
         for tenant in tenants:
             environment = self.give(tenant.request, tenant.limit, latency=tenant.latency, isolation=isolation)
+            if isolation is Isolation.MPS:
+                box = await self.mps_box(environment["TEST_POD"])
             environment |= {"KERNEL": tenant.kernel} if tenant.kernel else {}
             processes.append(box.start([BUILT / "load", tenant.mode, str(tenant.kernel_us)], environment))
         try:

@@ -1,7 +1,8 @@
 """Worlds: clusters and demands unlike the published ones, each chosen because a policy may do badly there.
 
-They are drawn from the nodes and pods of openb by a seed. By default a world is an eighth of the cluster (every eighth
-node). Its pods arrive in the given order until they have requested `trace.MAX_LOAD` of its GPUs.
+They are drawn from the nodes and pods of openb by a seed; `random` ones are made up and need no lists. By default a
+world is an eighth of the cluster (every eighth node). Its pods arrive in the given order until they have requested
+`trace.MAX_LOAD` of its GPUs.
 """
 
 from __future__ import annotations
@@ -33,12 +34,12 @@ class World:
     part: int = PART
 
 
-def load(directory: Path, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
-    """Return the nodes of a world, and its pods in order of arrival."""
+def load(directory: Path | None, name: str, seed: int) -> tuple[list[Node], list[Pod]]:
+    """Return the nodes of a world, and its pods in order of arrival. directory: of the lists, for WORLDS."""
     world, draw = WORLDS[name] if name in WORLDS else _random(int(name.removeprefix("random-"))), random.Random(seed)
-    nodes = list(world.nodes(trace.nodes(directory)[:: world.part]))
+    nodes = list(world.nodes(trace.nodes(directory)[:: world.part] if directory else ()))
     total, asked, pods = 100 * sum(node.gpus for node in nodes), 0.0, []
-    for pod in world.demand(nodes, trace.pods(directory, world.pods), draw):
+    for pod in world.demand(nodes, trace.pods(directory, world.pods) if directory else (), draw):
         pods.append(pod)
         asked += pod.size
         if asked >= trace.MAX_LOAD * total:

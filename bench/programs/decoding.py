@@ -24,9 +24,11 @@ MPS = (63.5, 60.4, 68.0, 77.8, 87.9)
 
 
 def create(directory: Path) -> Path:
-    """Create GPUs whose processes take turns as the published ones."""
-    description = directory / "node.ini"
-    description.write_text(SAMPLE.read_text().replace("[gpu 2]", f"context-switch = {SWITCH}\n[gpu 2]"))
+    """Create GPUs whose processes take turns as the published ones, with a driver that has SM partitions."""
+    description, text = directory / "node.ini", SAMPLE.read_text()
+    for old, new in (("550.54.15", "620.10"), ("= 12.4", "= 13.6"), ("[gpu 2]", f"context-switch = {SWITCH}\n[gpu 2]")):
+        text = text.replace(old, new)
+    description.write_text(text)
     subprocess.run([BUILT / "simgpu", "create", description, directory / "gpus"], check=True)
     return directory / "gpus"
 

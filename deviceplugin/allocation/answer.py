@@ -69,11 +69,15 @@ SHM: Final = "/dev/shm"  # noqa: S108 - where CUDA looks for it
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MpsPaths:
-    """The host paths of an MPS daemon's pipe and of its clients' shared memory. percent: of the multiprocessors."""
+    """The host paths of an MPS daemon's pipe and of its clients' shared memory. percent: of the multiprocessors.
+
+    partition: the host path of the directory with the name of the client's SM partition, or "".
+    """
 
     pipe: str
     shm: str
     percent: int = 100
+    partition: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

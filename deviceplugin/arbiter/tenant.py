@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from deviceplugin.host.kernel_process import Container
 from gpushare import contract, pod
-from gpushare.allocation import Allocation, GivenShare, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation, MigInstance, slot
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
@@ -60,6 +60,13 @@ class Tenant:
             return self.grants
         return tuple(dataclasses.replace(grant, memory_bytes=UNLIMITED_BYTES) for grant in self.grants)
 
+    def on_gpus(self, parents: Mapping[str, str]) -> Tenant:
+        """Return the share with the GPUs of its MIG devices. parents: the GPU of each device, both by UUID."""
+        if not parents:
+            return self
+        grants = (dataclasses.replace(grant, uuid=parents.get(grant.uuid, grant.uuid)) for grant in self.grants)
+        return dataclasses.replace(self, grants=tuple(grants))
+
     @property
     def key(self) -> str:
         return f"{self.pod_uid}-{self.share}"
@@ -67,7 +74,10 @@ class Tenant:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class StartingContainer:
-    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit."""
+    """A container that is about to start: its pod, its GPUs, its RuntimeClass (empty for none), its share's limit.
+
+    slot: as of `allocation.slot`.
+    """
 
     namespace: str
     pod: str
@@ -76,6 +86,8 @@ class StartingContainer:
     pod_uid: str = ""
     isolation: Isolation = Isolation.ARBITER
     limit_percent: int = 100
+    slot: str = ""
+    mig: MigInstance | None = None  # of a share with the isolation mig
 
 
 class Missing(enum.Enum):
@@ -160,6 +172,8 @@ def find_by_name(
         pod.uid(known[-1]),
         isolation=entry.labels.isolation,
         limit_percent=share.limit_percent,
+        slot=slot(entry, share),
+        mig=share.mig,
     )
 
 

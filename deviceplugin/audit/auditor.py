@@ -13,7 +13,7 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Hashable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,13 +28,14 @@ from deviceplugin.host import kernel_process
 from deviceplugin.link.arbiter import Arbiter
 from deviceplugin.memory_limits.plan import HardLimitState
 from deviceplugin.mps.shares import MpsShares
-from deviceplugin.state.node_state import ObservableGpus
 from gpushare import contract
 from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, Gpu, GpuNode
 from gpushare.pod import PodJson
 
 logger = logging.getLogger(__name__)
+
+Terminate = Callable[[str, tuple[int, int]], Awaitable[None]]
 
 SECONDS: Final = 2.0  # between two audits
 # After a start, programs may still use the share of time that they have without an arbiter. Later, a program that does
@@ -44,6 +45,7 @@ _LOGGED: Final = {
     contract.EVENT_UNLIMITED: "A process runs without limits",
     contract.EVENT_BEYOND: "A share runs beyond its limit",
 }
+MAX_KILLS: Final = 8  # at a time
 MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes cannot flood the API server
 
 
@@ -51,17 +53,18 @@ MAX_EVENTS: Final = 20  # per audit, so that a tenant that starts many processes
 class Auditor:
     """Audits until cancelled. audit: the last result. conditions: the GPUNode's conditions that follow from it.
 
-    gpus: with their modes. node: the GPUNode as last seen; None while unknown. pods: the node's pods. warn: sends an
-    Event with this reason and note about the GPUNode and, by namespace and name, a pod. changed: called when
-    `conditions` change. driver_limits: the driver's memory limits. mps: the MPS daemons of shares; mps_pids returns the
-    PIDs of all of ours. end_unlimited: whether to kill processes of share containers that bypass their limits.
+    gpus: with modes, and MIG devices in place of GPUs that are cut for shares. node: the GPUNode as last seen; None
+    while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
+    namespace and name, a pod. changed: called when `conditions` change. driver_limits: the driver's memory limits. mps:
+    the MPS daemons of shares; mps_pids returns the PIDs of all of ours. parents: the GPU of each MIG device.
+    end_unlimited: whether to kill processes of share containers that bypass their limits.
     """
 
     driver: Driver
     arbiter: Arbiter
     contexts: ContextSizes
     _: dataclasses.KW_ONLY
-    gpus: ObservableGpus
+    gpus: Callable[[], tuple[Gpu, ...]]
     node: Callable[[], GpuNode | None]
     pods: Callable[[], Iterable[PodJson]]
     warn: Callable[[str, str, tuple[str, str] | None], None]
@@ -71,6 +74,7 @@ class Auditor:
     driver_limits: Callable[[], Iterable[HardLimitState]] = tuple
     mps: MpsShares | None = None
     mps_pids: Callable[[], frozenset[int]] = frozenset
+    parents: Callable[[], Mapping[str, str]] = dict
     end_unlimited: bool = False
     proc: Path = kernel_process.PROC
     wall_clock: Callable[[], float] = time.time
@@ -123,7 +127,7 @@ class Auditor:
         return self._scans >= overhead.SCANS_TO_MEASURE
 
     async def _step(self) -> None:
-        gpus = self.gpus.gpus
+        gpus = self.gpus()
         await self.arbiter.report()
         groups, unreachable = self.arbiter.shares.all(), self.arbiter.reported.unreachable
         measured = await self.driver.ask(self._scanner.measure, gpus, groups)
@@ -189,7 +193,9 @@ class Auditor:
     def document(self) -> dict[str, Any] | None:
         if self._checked_at is None:
             return None
-        return node_audit.to_json(self.audit, node_name=self.node_name, checked_at=self._checked_at)
+        return node_audit.to_json(
+            self.audit, node_name=self.node_name, checked_at=self._checked_at, parents=self.parents()
+        )
 
     def _charge(self, measured: process_listing.DriverListing, gpus: Iterable[Gpu]) -> None:
         """Charge each share for memory that its processes use beyond their charges, and learn the context sizes."""
@@ -243,12 +249,14 @@ class Auditor:
         registered = {
             (member.pid, member.start_ticks) for share in self.arbiter.shares.all() for member in share.members.values()
         }
-        for key, audited in troubles.items():
-            if audited.process.identity in registered and audited.reason != process_limits.NOT_A_CLIENT:
-                continue  # registered since the scan
-            if key in certain:
-                await self._kill(audited)
-            elif key not in self._reported:
+        new = {
+            key: audited
+            for key, audited in troubles.items()
+            if audited.process.identity not in registered or audited.reason == process_limits.NOT_A_CLIENT
+        }  # the others have registered since the scan
+        await self._kill([audited for key, audited in new.items() if key in certain])
+        for key, audited in new.items():
+            if key not in certain and key not in self._reported:
                 self._event(audited, node_audit.process_sentence(self.audit, audited))
         reported = {*troubles}
         for share in self.audit.shares:
@@ -261,13 +269,14 @@ class Auditor:
                     self._warn(contract.EVENT_BEYOND, note, (share.namespace, share.pod), {"gpu": share.gpu})
         self._reported = frozenset(reported)
 
-    async def _kill(self, audited: AuditedProcess) -> None:
-        if self.mps is not None:
-            await self.mps.terminate(audited.process.gpu, audited.process.pid)
-        problem = kill(audited.process, identify=self.identify, proc=self.proc)
-        what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
-        if not problem or audited.key not in self._reported:
-            self._event(audited, f"{node_audit.process_sentence(self.audit, audited)}; {what}")
+    async def _kill(self, audited: Sequence[AuditedProcess]) -> None:
+        processes = [each.process for each in audited]
+        terminate = self.mps.terminate if self.mps is not None else None
+        problems = await kill_all(processes, terminate=terminate, identify=self.identify, proc=self.proc)
+        for each, problem in zip(audited, problems, strict=True):
+            what = f"it could not be killed: {problem}" if problem else "it was killed because of --end-unlimited"
+            if not problem or each.key not in self._reported:
+                self._event(each, f"{node_audit.process_sentence(self.audit, each)}; {what}")
 
     def _event(self, audited: AuditedProcess, note: str) -> None:
         extra = {"gpu": audited.process.gpu, "pid": audited.process.pid, "state": str(audited.state)}
@@ -280,6 +289,28 @@ class Auditor:
         pod = {"pod": {"namespace": of[0], "name": of[1]}} if of is not None else {}
         logger.warning(_LOGGED[reason], extra={**extra, **pod, "note": note})
         self.warn(reason, note, of)
+
+
+async def kill_all(
+    processes: Iterable[SeenProcess],
+    *,
+    terminate: Terminate | None,
+    identify: Identify,
+    proc: Path = kernel_process.PROC,
+) -> list[str]:
+    """Kill processes, some at a time, as an MPS daemon may take seconds to end a client. Return the results of `kill`.
+
+    terminate: has the MPS daemon of a GPU, by UUID, end this client's work first.
+    """
+    free = asyncio.Semaphore(MAX_KILLS)
+
+    async def end(process: SeenProcess) -> str:
+        async with free:
+            if terminate is not None:
+                await terminate(process.gpu, process.identity)
+            return kill(process, identify=identify, proc=proc)
+
+    return await asyncio.gather(*map(end, processes))
 
 
 def kill(process: SeenProcess, *, identify: Identify, proc: Path = kernel_process.PROC) -> str:

@@ -185,8 +185,15 @@ class NodeAudit:
         return f"GPU {uuid}" if index is None else f"GPU {index} ({uuid})"
 
 
-def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str, Any]:
-    """Return the document. checked_at: Unix seconds."""
+def to_json(
+    audit: NodeAudit, *, node_name: str, checked_at: float, parents: Mapping[str, str] | None = None
+) -> dict[str, Any]:
+    """Return the document. checked_at: Unix seconds. parents: the GPU of each MIG device of a share, both by UUID."""
+    parents = parents or {}
+
+    def gpu_of(uuid: str) -> str:
+        return parents.get(uuid, uuid)
+
     return {
         "node": node_name,
         "checkedAt": round(checked_at, 3),
@@ -194,15 +201,17 @@ def to_json(audit: NodeAudit, *, node_name: str, checked_at: float) -> dict[str,
         "blind": any(problem.blind for problem in audit.problems),
         "gpus": [
             {
-                "uuid": gpu.uuid,
+                "uuid": uuid,
                 "index": gpu.index,
                 "mode": str(gpu.mode),
                 "memoryEnforcement": str(gpu.memory_enforcement),
-                "processes": [_process_json(process) for process in audit.processes if process.process.gpu == gpu.uuid],
+                "processes": [
+                    _process_json(process) for process in audit.processes if gpu_of(process.process.gpu) == uuid
+                ],
             }
-            for gpu in audit.gpus
+            for uuid, gpu in {gpu_of(gpu.uuid): gpu for gpu in audit.gpus}.items()
         ],
-        "shares": [_share_json(share) for share in audit.shares],
+        "shares": [_share_json(share) | {"gpu": gpu_of(share.gpu)} for share in audit.shares],
     }
 
 

@@ -84,6 +84,7 @@ def discover(opened: nvml.Nvml, gpus: Iterable[Gpu], known: DiscoveredGpus) -> D
                 hardware=opened.device_id(gpu.uuid) if mode is not None else None,
                 geometry=driver.mig_geometry(gpu.uuid) if mode is not None else None,
                 most_mps_clients=hardware_gpu.max_mps_clients(gpu.compute_capability),
+                can_partition=hardware_gpu.has_sm_partitions(gpu.compute_capability, opened.versions()[1]),
                 compute_mode=driver.compute_mode(gpu.uuid),
             )
             discovered[gpu.uuid] = DiscoveredGpu(described, devices)

@@ -26,6 +26,7 @@ from gpushare.modes.hardware_gpu import ComputeMode
 # MIG errors that callers handle differently.
 IN_USE: Final = int(pynvml.NVML_ERROR_IN_USE)
 INSUFFICIENT_RESOURCES: Final = int(pynvml.NVML_ERROR_INSUFFICIENT_RESOURCES)
+NO_PERMISSION: Final = int(pynvml.NVML_ERROR_NO_PERMISSION)
 FUNCTION_NOT_FOUND: Final = int(pynvml.NVML_ERROR_FUNCTION_NOT_FOUND)
 _NO_KIND: Final = (*NEED_NO_ANSWER, pynvml.NVML_ERROR_INVALID_ARGUMENT)
 _NO_PLACES: Final = (*_NO_KIND, pynvml.NVML_ERROR_NO_PERMISSION)
@@ -99,11 +100,16 @@ class MigDriver:
                 with_=with_,
                 without=without,
             )
-            if places and name not in kinds:
-                starts = tuple(sorted(int(place.start) for place in places))
-                known = counted.kind(name) if counted is not None else None
-                size, most = int(places[0].size), int(info.instanceCount) if known is None else known.most
-                kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most)
+            usual = published.kind(name) if published is not None else None
+            if name in kinds or not (places or usual):
+                continue
+            # Outside of MIG mode, some drivers report profiles without places.
+            starts = tuple(sorted(int(place.start) for place in places)) or (usual.starts if usual is not None else ())
+            size = int(places[0].size) if places else usual.memory_slices if usual is not None else 0
+            known = counted.kind(name) if counted is not None else None
+            most = int(info.instanceCount) if known is None else known.most
+            memory_bytes = int(info.memorySizeMB) << 20
+            kinds[name] = ProfileGeometry(name, int(info.id), size, starts, most, memory_bytes)
         if not kinds:
             return published
         made = tuple(kinds.values())
@@ -136,6 +142,7 @@ class MigDriver:
         total_bytes, mode = self.model(uuid)[1], self.mig_mode(uuid)
         instances = self.mig_instances(uuid) if mode is not None and mode.current else ()
         kinds = {gpu_instance.id: gpu_instance.kind for gpu_instance in instances}
+        starts = {gpu_instance.id: gpu_instance.start for gpu_instance in instances}
         mig_devices = []
         for index, handle in _mig_handles(uuid) if kinds else ():
             about = f"{uuid}, MIG device {index}"
@@ -153,6 +160,7 @@ class MigDriver:
                     memory_bytes=min(filter(None, (total_bytes, int(sizes.memorySizeMB) << 20)), default=0),
                     multiprocessors=int(sizes.multiprocessorCount),
                     engines={word: int(getattr(sizes, f"shared{name}Count")) for word, name in _ENGINES.items()},
+                    start=starts[instance_id],
                 )
             )
         return tuple(mig_devices)

@@ -17,7 +17,7 @@ from typing import Final
 from deviceplugin.hardware import gpu_health, inventory, nvml, nvml_call, nvml_events, nvml_topology
 from deviceplugin.hardware.gpu_health import FaultLog
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.state.node_state import Observable, ObservableGpus, Unreadable
+from deviceplugin.state.node_state import MigDevice, Observable, ObservableGpus, Unreadable
 from gpushare.gpunode import Gpu, GpuNode, MemoryEnforcement
 from gpushare.modes.hardware_gpu import HardwareGpu
 
@@ -35,8 +35,9 @@ class Observation:
 
     unread: the GPUs that are missing from `seen` because nothing could be read. gpus: the driver's full description of
     the GPUs and their MIG devices. node: returns the GPUNode as last seen, or None. known: set once it has been read
-    from the cluster. enforcement: returns what enforces memory limits on a GPU; runs in the driver's thread. changed:
-    called when `gpus` or `faulty` change. proc, roots: the host's /proc; where /dev is.
+    from the cluster. enforcement: returns what enforces memory limits on a GPU; runs in the driver's thread.
+    cut_for_shares: whether a GPU with these MIG devices is in MIG mode only for shares that have them. changed: called
+    when `gpus` or `faulty` change. proc, roots: the host's /proc; where /dev is.
     informed: set once a refresh has used the GPUNode. A GPU that was lost before our start is known only from there, so
     until then `seen` may lack it and must not overwrite the cluster's record.
     """
@@ -51,6 +52,7 @@ class Observation:
         known: asyncio.Event,
         fault_log: FaultLog,
         enforcement: Callable[[str], MemoryEnforcement] = lambda _: MemoryEnforcement.LIBRARY,
+        cut_for_shares: Callable[[str, tuple[MigDevice, ...]], bool] = lambda *_: False,
         changed: Callable[[], None] = lambda: None,
         ignored: nvml_events.Filter = nvml_events.Filter(),  # noqa: B008 - immutable
         proc: Path = Path("/proc"),
@@ -68,6 +70,7 @@ class Observation:
         self._ignored = ignored
         self._clock = clock
         self._enforcement = enforcement
+        self._cut_for_shares = cut_for_shares
         # XIDs that are ignored now may have been added because of these faults.
         self._faults: gpu_health.Faults = {
             uuid: fault for uuid, fault in fault_log.read().items() if not ignored.ignores(fault.number)
@@ -85,7 +88,14 @@ class Observation:
 
     @property
     def hardware_gpus(self) -> tuple[HardwareGpu, ...]:
-        return tuple(sorted((gpu.gpu for gpu in self.gpus.values()), key=lambda gpu: (gpu.index, gpu.uuid)))
+        """The GPUs by index. A GPU that is cut for shares counts as whole: it becomes so once it has none."""
+        gpus = (
+            dataclasses.replace(of.gpu, mig_enabled=False, mig_devices=(), cut_for_shares=of.gpu.mig_devices)
+            if of.gpu.mig_enabled and self._cut_for_shares(of.gpu.uuid, of.devices)
+            else of.gpu
+            for of in self.gpus.values()
+        )
+        return tuple(sorted(gpus, key=lambda gpu: (gpu.index, gpu.uuid)))
 
     @property
     def parts(self) -> list[tuple[str, str, int, int]]:

@@ -28,6 +28,8 @@ _VERSION: Final = "0.5.0"  # the first that allows names starting with a digit; 
 ALL: Final = "all"
 # Keeps other readers of the variable, such as NVIDIA's runtime, from adding devices.
 _VOID: Final = "NVIDIA_VISIBLE_DEVICES=void"
+MIG_PREFIX: Final = "MIG-"
+ENV_CUDA_DEVICES: Final = "CUDA_VISIBLE_DEVICES"
 _MOUNT_OPTIONS: Final = ["nosuid", "nodev", "rbind", "rprivate"]
 # Other kinds of devices, and their device nodes below the host's root.
 _EXTRAS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -166,13 +168,21 @@ class Specs:
     def write_share(
         self, name: str, uuids: Sequence[str], settings: NodeSettings, mps: answer.MpsPaths | None = None
     ) -> None:
-        """Describe a share container's device as these GPUs. mps: for a client of MPS. Raises SpecError."""
+        """Describe a share container's device as these GPUs, or its MIG device. mps: for a client of MPS.
+
+        Raises SpecError.
+        """
         of_device, dev = self.nodes().of_device, settings.dev_root.rstrip("/")
         missing = [uuid for uuid in uuids if uuid not in of_device]
         if missing or not uuids:
             raise SpecError(f"no device node of {', '.join(missing) or 'no GPU'} is known on this node")
         nodes = dict.fromkeys(path for uuid in uuids for path in of_device[uuid])
-        edits = ContainerEdits(device_nodes=tuple((path, f"{dev}{path}") for path in nodes))
+        # Of a GPU in MIG mode, CUDA uses the first device that it finds if the files of several are there.
+        devices = [uuid for uuid in uuids if uuid.startswith(MIG_PREFIX)]
+        edits = ContainerEdits(
+            environment=tuple(f"{ENV_CUDA_DEVICES}={uuid}" for uuid in devices),
+            device_nodes=tuple((path, f"{dev}{path}") for path in nodes),
+        )
         if mps is not None:
             edits = dataclasses.replace(
                 edits,
@@ -181,6 +191,7 @@ class Specs:
                     f"{answer.ENV_MPS_PIPE}={contract.CONTAINER_MPS_PIPE}",
                     f"{answer.ENV_MPS_PERCENT}={mps.percent}",
                 ),
+                mounts=((contract.CONTAINER_MPS_PARTITION, mps.partition),) if mps.partition else (),
                 writable=((contract.CONTAINER_MPS_PIPE, mps.pipe), (answer.SHM, mps.shm)),
             )
         document = _document(contract.CDI_SHARE_KIND, {name: edits}, common=self._common(settings))

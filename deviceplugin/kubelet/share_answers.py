@@ -22,10 +22,11 @@ from deviceplugin.injection.cdi_specs import SpecError, Specs
 from deviceplugin.injection.decision import Injection
 from deviceplugin.kubelet import plugin_registration, plugin_service
 from deviceplugin.kubelet_api import deviceplugin_v1beta1_pb2 as messages
-from deviceplugin.mps.steps import DaemonFiles
+from deviceplugin.mps import sm_partitions
+from deviceplugin.mps.shares import ClientFiles
 from deviceplugin.state import pod_resources
 from gpushare import contract, errors
-from gpushare.allocation import Isolation
+from gpushare.allocation import Isolation, MigInstance
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 
@@ -155,6 +156,14 @@ class PodLimits(Protocol):
     async def cover(self, pod_uid: str) -> str: ...
 
 
+class MigDevices(Protocol):
+    """The MIG devices of shares: each wait is bounded."""
+
+    async def device(self, uuid: str, device: MigInstance) -> str | Refusal: ...
+
+    async def whole(self, uuid: str) -> Refusal | None: ...
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ShareStart:
     """The work before a share container starts, where the environment alone does not select the GPU.
@@ -165,8 +174,9 @@ class ShareStart:
     pod start here too, because the pod's cgroup exists by now.
 
     held: all containers with devices, from the kubelet; raises PodResourcesError. find: the allocation of a container,
-    by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: the files of a GPU's MPS
-    daemon, started if it does not run, or why it does not.
+    by namespace, pod and container name. denied, memory_limits: cover a pod's cgroup. mps: what a container of this
+    share gets of its GPU's MPS daemon, started if it does not run, or why it gets nothing now. mig: the MIG devices of
+    shares.
     """
 
     injection: Callable[[], Injection]
@@ -176,7 +186,8 @@ class ShareStart:
     descriptions: Specs
     denied: PodDenial
     memory_limits: PodLimits
-    mps: Callable[[str], Awaitable[DaemonFiles | Refusal]]
+    mps: Callable[[str, str], Awaitable[ClientFiles | Refusal]]
+    mig: MigDevices
 
     @property
     def is_needed(self) -> bool:
@@ -215,8 +226,9 @@ class ShareStart:
             )
         if injection.uses_cdi:
             mps = await self._mps(holder)
+            uuids = await self._devices(holder)
             try:
-                self.descriptions.write_share(name, holder.uuids, self.settings(), mps)
+                self.descriptions.write_share(name, uuids, self.settings(), mps)
             except SpecError as error:
                 raise plugin_service.AllocateRefusedError(str(error)) from error
 
@@ -224,10 +236,30 @@ class ShareStart:
         """Return what an MPS client gets; None for another isolation. Raises AllocateRefusedError, for the next try."""
         if holder.isolation is not Isolation.MPS:
             return None
-        files = await self.mps(holder.uuids[0])
+        files = await self.mps(holder.uuids[0], sm_partitions.key(holder.slot))
         if isinstance(files, Refusal):
             raise plugin_service.AllocateRefusedError(files.reason)
-        return answer.MpsPaths(str(files.pipe), str(files.shm), max(1, holder.limit_percent))
+        partition = str(files.partition) if files.partition is not None else ""
+        return answer.MpsPaths(str(files.daemon.pipe), str(files.daemon.shm), max(1, holder.limit_percent), partition)
+
+    async def _devices(self, holder: tenant.StartingContainer) -> Sequence[str]:
+        """Return the UUIDs of the devices to inject, once they are as the share needs them.
+
+        Raises AllocateRefusedError, for the next try.
+        """
+        if holder.isolation is Isolation.MIG:
+            known = (
+                await self.mig.device(holder.uuids[0], holder.mig)
+                if holder.mig is not None
+                else Refusal("its allocation has no MIG device")
+            )
+            if isinstance(known, Refusal):
+                raise plugin_service.AllocateRefusedError(known.reason)
+            return (known,)
+        for uuid in holder.uuids:
+            if (problem := await self.mig.whole(uuid)) is not None:
+                raise plugin_service.AllocateRefusedError(problem.reason)
+        return holder.uuids
 
     async def _given(self, resource: str, device_ids: Sequence[str]) -> tuple[str, tenant.StartingContainer | Refusal]:
         """Find the UID of the pod of the container with these ids, or "", and the container's allocation."""

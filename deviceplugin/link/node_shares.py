@@ -35,13 +35,17 @@ Find = Callable[[Iterable[PodJson], GpuNode | None], Found | Refusal | NotYet]
 
 @dataclasses.dataclass(eq=False)
 class Lookup:
-    """Share lookups, each within about WAIT_SECONDS. pods, node: the informers' state. ask_*: ask the API server."""
+    """Share lookups, each within about WAIT_SECONDS. pods, node: the informers' state. ask_*: ask the API server.
+
+    as_devices: returns the GPUNode as processes see it, where a MIG device is a GPU.
+    """
 
     _: dataclasses.KW_ONLY
     pods: Callable[[], Iterable[PodJson]]
     node: Callable[[], GpuNode | None]
     ask_pods: Callable[[], Awaitable[Iterable[PodJson]]]
     ask_node: Callable[[], Awaitable[GpuNode | None]]
+    as_devices: Callable[[GpuNode], GpuNode] = lambda node: node
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
@@ -55,7 +59,7 @@ class Lookup:
         self._asked_node: GpuNode | None = None
 
     async def tenant(self, container: Container) -> Tenant | Refusal:
-        return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=node))
+        return await self._answer(lambda pods, node: tenant.find(container, pods=pods, node=self._as_devices(node)))
 
     async def find_by_name(self, namespace: str, name: str, container: str) -> StartingContainer | Refusal:
         """Return the GPUs of a container that is about to start, or the reason why it has none."""
@@ -64,7 +68,12 @@ class Lookup:
         )
 
     async def holder(self, pod_uid: str) -> Holder | Refusal:
-        return await self._answer(lambda pods, node: tenant.find_holder(pod_uid, pods=pods, node=node))
+        return await self._answer(
+            lambda pods, node: tenant.find_holder(pod_uid, pods=pods, node=self._as_devices(node))
+        )
+
+    def _as_devices(self, node: GpuNode | None) -> GpuNode | None:
+        return None if node is None else self.as_devices(node)
 
     async def _answer(self, find: Find[Found]) -> Found | Refusal:
         not_yet = find(self.pods(), self.node())

@@ -60,10 +60,14 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def _to_json(assignment: Assignment | None) -> Any:
-    """Return an assignment without its isolations: release 0.3.0 rejects them, and the configuration has them."""
+    """Return an assignment without its isolations and SM partitions, which the configuration has.
+
+    Release 0.3.0 rejects them.
+    """
     document = records.to_json(assignment)
     for part in () if assignment is None else (document, *document["shared"]):
         part.pop("isolations", None)
+        part.pop("sm_partitions", None)
     return document
 
 

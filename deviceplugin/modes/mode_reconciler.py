@@ -24,7 +24,6 @@ from deviceplugin.state import node_state
 from deviceplugin.state.advertisement import DelayedDecrease
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from gpushare import contract
-from gpushare.allocation import Isolation
 from gpushare.cluster import api_errors
 from gpushare.config import config_choice
 from gpushare.config.node_settings import NodeSettings
@@ -45,7 +44,8 @@ class ModeReconciler:
 
     settled: writes the state published so far, and returns the GPUNode as stored after it. Raises ClusterError.
     mps_problem: returns why the GPU with a UUID cannot be shared by MPS now, or ""; path: the checkpoint's file.
-    takes_mps_shares: whether shares with the isolation mps may come to a GPU now.
+    with_isolations: returns a GPU with the isolations that its shares may have now, as far as it and the node can, and
+    with its SM partitions, if so many are configured for shares with the isolation mps.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class ModeReconciler:
         options: ModeOptions,
         allocatable: DelayedDecrease,
         mps_problem: Callable[[str], str],
-        takes_mps_shares: Callable[[HardwareGpu], bool],
+        with_isolations: Callable[[HardwareGpu, int], HardwareGpu],
     ) -> None:
         self._configuration = configuration
         self._gpunode = gpunode
@@ -78,7 +78,7 @@ class ModeReconciler:
         self._mps_problem = mps_problem
         self._path = path
         self._wake = wake
-        self._takes_mps_shares = takes_mps_shares
+        self._with_isolations = with_isolations
         self._selector = desired_config.ConfigSelector(
             configuration, options, lambda problem: events.record(contract.EVENT_CONFIG_INVALID, problem, warning=True)
         )
@@ -251,6 +251,10 @@ class ModeReconciler:
             name = self._checkpoint.current.name or "without a name"
             self._events.record(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
 
+    def _configured_partitions(self, uuid: str) -> int:
+        wanted = self._wanted.get(uuid)
+        return wanted.sm_partitions if wanted is not None else 0
+
     def republish(self) -> None:
         """Publish newly observed GPUs, even while a step waits for a driver that hangs."""
         if self._state.published.is_set():
@@ -261,12 +265,7 @@ class ModeReconciler:
         in_force, hardware, failed = self._checkpoint.gpus, self._observed.hardware_gpus, self._setup.failed
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        able = [
-            dataclasses.replace(gpu, isolations=(*gpu.isolations, Isolation.MPS))
-            if self._takes_mps_shares(gpu)
-            else gpu
-            for gpu in hardware
-        ]
+        able = [self._with_isolations(gpu, self._configured_partitions(gpu.uuid)) for gpu in hardware]
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, able)
         offered = offer(hardware, {uuid: assignment for uuid, assignment in ready.items() if assignment})
         shared = [device for ids in offered.values() for device in ids if device.mode is Mode.MPS]
@@ -292,7 +291,12 @@ class ModeReconciler:
             transition.config_status(
                 config=None if self._is_first else self._checkpoint.current,
                 problem=self._selector.problem,
-                warnings=(*chosen, *absent, *filter(None, (self._write_problem,))),
+                warnings=(
+                    *chosen,
+                    *absent,
+                    *transition.without_partitions(hardware, self._wanted),
+                    *filter(None, (self._write_problem,)),
+                ),
                 gpus=gpus,
                 wanted=self._wanted,
                 waiting={uuid: users for uuid, users in waiting.items() if uuid in self._closed},

@@ -226,6 +226,8 @@ class MigPart(SetUpPart):
         wanted = assignment.partition
         if wanted is None or not (gpu.mig_capable or wanted.enabled):
             return
+        if not wanted.enabled and gpu.cut_for_shares:
+            return  # it counts as whole, and becomes so after its shares
         layout = instance_layout.named(dict(wanted.wanted)) if wanted.enabled else None
         result = await self.driver.ask(self.partitions.apply, gpu.uuid, layout, held=self.held())
         if result.changed:
@@ -286,6 +288,18 @@ class MpsPart(SetUpPart):
             await self.daemons.stop(gpu.uuid)
         except (ControlError, OSError) as error:
             raise SetUpError(f"the MPS daemon of {gpu.uuid} cannot be stopped: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigSharesPart(SetUpPart):
+    """MIG devices that were cut for shares of a fractional GPU. merge: makes it whole, or returns why it cannot."""
+
+    merge: Callable[[str], Awaitable[str]]
+
+    async def tear_down(self, gpu: HardwareGpu, was: Assignment | None, assignment: Assignment) -> None:  # noqa: ARG002 - a SetUpPart
+        """Make the GPU whole again before it gets another mode. Raises SetUpError."""
+        if problem := await self.merge(gpu.uuid):
+            raise SetUpError(f"the GPU cannot become whole: {problem}")
 
 
 async def run_command(*command: str) -> None:

@@ -16,7 +16,8 @@ from typing import Final, Generic, TypeVar
 from deviceplugin.state import advertisement
 from deviceplugin.state.advertisement import Allocatable
 from deviceplugin.state.node_state import ConfigStatus
-from gpushare import contract
+from gpushare import contract, mig_shares
+from gpushare.allocation import Isolation
 from gpushare.config import config_choice
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.contract import CONDITION_CONFIG_PENDING as PENDING
@@ -88,16 +89,30 @@ def gpus_with_modes(
         pending = later.mode if later is not None and (gpu.uuid in closed or now is None) else None
         there = known.get(gpu.uuid) or HardwareGpu(gpu.uuid, gpu.index)
         allowed = (later or shown or Assignment(Mode.EXCLUSIVE)).isolations or gpu.isolations
+        isolations = tuple(kind for kind in allowed if kind in there.isolations)
+        has_mig = Isolation.MIG in isolations
         gpus.append(
             dataclasses.replace(
                 gpu,
                 mode=shown.mode if shown is not None else Mode.EXCLUSIVE,
                 pending_mode=pending,
-                mig_profiles=tuple(mig_device.profile for mig_device in there.mig_devices),
-                isolations=tuple(kind for kind in allowed if kind in there.isolations),
+                mig_profiles=tuple(mig_device.profile for mig_device in (*there.mig_devices, *there.cut_for_shares)),
+                isolations=isolations,
+                mig_geometry=mig_shares.profiles(there.geometry, gpu.memory_bytes) if has_mig else (),
+                sm_partitions=there.sm_partitions if Isolation.MPS in allowed else 0,
             )
         )
     return tuple(gpus)
+
+
+def without_partitions(hardware: Iterable[HardwareGpu], wanted: Mapping[str, Assignment]) -> list[str]:
+    """Return a warning for each GPU that cannot have the SM partitions that its configuration asks for."""
+    return [
+        f"GPU {gpu.index} ({gpu.uuid}) offers no isolation mps: smPartitions needs Ampere or later and a driver with "
+        "CUDA 13.1"
+        for gpu in hardware
+        if gpu.uuid in wanted and wanted[gpu.uuid].sm_partitions and not gpu.can_partition
+    ]
 
 
 def advertised(

@@ -20,7 +20,7 @@ from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import pipe, steps, supervisor
+from deviceplugin.mps import pipe, sm_partitions, steps, supervisor
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import Control, ControlError
 from gpushare.cluster import retrying
@@ -123,17 +123,19 @@ class MpsDaemon:
                 path.chmod(mode)
                 if path in {self.files.pipe, self.files.shm} and _SELINUX.exists():
                     os.setxattr(path, "security.selinux", _SELINUX_LABEL)
-            case steps.RunDaemon(_, multi_user):
+            case steps.RunDaemon(_, multi_user, static):
                 if not await self._control.answers():
-                    await self._start(multi_user=multi_user)
+                    await self._start(multi_user=multi_user, static=static)
+            case steps.CutPartitions(uuid, count):
+                there = await sm_partitions.cut(self._control.send, uuid, count)
+                await asyncio.to_thread(sm_partitions.renew, self.files.shares, there)
             case steps.Command(lines, stopping):
                 if stopping:
                     await self._quit()
                     return
-                for line in lines:
-                    await self._control.send(line)
-            case steps.Touch(path):
-                path.touch()
+                await self._send(lines)
+            case steps.Touch(path, text):
+                path.write_text(text)
             case steps.Remove(path):
                 if path.is_dir():
                     shutil.rmtree(path)
@@ -143,13 +145,17 @@ class MpsDaemon:
                 self._forward_log()
                 self._log_position = None if stop else self._log_size()
 
+    async def _send(self, lines: tuple[str, ...]) -> None:
+        for line in lines:
+            await self._control.send(line)
+
     def _log_size(self) -> int:
         try:
             return self.files.control_log.stat().st_size
         except FileNotFoundError:
             return 0
 
-    async def _start(self, *, multi_user: bool) -> None:
+    async def _start(self, *, multi_user: bool, static: bool) -> None:
         # Clients may have put anything there, and the daemon would open it.
         try:
             pidfd = await self._pidfd()
@@ -160,7 +166,7 @@ class MpsDaemon:
                 await asyncio.to_thread(pipe.remove, self.files.pid_file)
             else:
                 os.close(pidfd)
-        await self._control.start(multi_user=multi_user)
+        await self._control.start(multi_user=multi_user, static=static)
 
     async def _quit(self, *, hangs: bool = False) -> None:
         """Stop the daemon, and empty its pipe directory. hangs: whether it has not answered for long."""
@@ -173,11 +179,11 @@ class MpsDaemon:
             if is_asked:
                 with contextlib.suppress(ControlError):
                     await self._control.send("quit")
-            if pidfd is not None and not (is_asked and await _ended(pidfd, STOP_SECONDS)):
+            if pidfd is not None and not (is_asked and await pipe.ended(pidfd, STOP_SECONDS)):
                 logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
-                await _ended(pidfd, STOP_SECONDS)
+                await pipe.ended(pidfd, STOP_SECONDS)
             await asyncio.to_thread(pipe.empty, self.files.pipe)
         finally:
             if pidfd is not None:
@@ -195,11 +201,11 @@ class MpsDaemon:
                 pause_seconds = PROBE_AGAIN_SECONDS if silences else PROBE_SECONDS
                 if pidfd is None:
                     await asyncio.sleep(pause_seconds)
-                elif await _ended(pidfd, pause_seconds):
+                elif await pipe.ended(pidfd, pause_seconds):
                     return "it has ended"
                 self._forward_log()
                 # A single missed answer may only mean a busy CPU, and stopping the daemon ends all its clients.
-                silences = 0 if await self._control.answers() else silences + 1
+                silences = 0 if await self._keeps_limits() else silences + 1
                 if silences == MAX_SILENCES:
                     # A hung daemon would block the pipe of the next one.
                     await self._quit(hangs=True)
@@ -207,6 +213,15 @@ class MpsDaemon:
         finally:
             if pidfd is not None:
                 os.close(pidfd)
+
+    async def _keeps_limits(self) -> bool:
+        """Set the limits again, which root in a client's container can change. Return whether the daemon answers."""
+        try:
+            servers = steps.pids(await self._control.send("get_server_list"))
+            await self._send(steps.limit_commands(self.spec, servers))
+        except (ControlError, ValueError):
+            return False
+        return True
 
     async def _pidfd(self) -> int | None:
         """Return the pidfd of the daemon, or None if it is unknown. Raises ProcessLookupError if it has ended."""
@@ -246,23 +261,6 @@ class MpsDaemon:
             self.changed()
 
 
-async def _ended(pidfd: int, timeout_seconds: float) -> bool:
-    loop = asyncio.get_running_loop()
-    ended = asyncio.Event()
-    loop.add_reader(pidfd, ended.set)
-    try:
-        async with asyncio.timeout(timeout_seconds):
-            await ended.wait()
-    except TimeoutError:
-        return False
-    finally:
-        loop.remove_reader(pidfd)
-    # A daemon's parent is the first process of its container, which may be this one: reap it.
-    with contextlib.suppress(ChildProcessError):
-        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
-    return True
-
-
 @dataclasses.dataclass(eq=False)
 class Daemons:
     """The daemons by name, which is the GPU's UUID.
@@ -295,6 +293,9 @@ class Daemons:
             daemon = self._daemon(spec)
             try:
                 await daemon.start()
+            except (ControlError, OSError) as error:
+                daemon.problem = str(error)
+                raise
             finally:
                 daemon.supervise()
                 self._daemons[spec.name] = daemon
@@ -325,7 +326,7 @@ class Daemons:
 
     def problem(self, name: str) -> str:
         """Return why the GPU cannot be shared by MPS now, as part of a sentence, or ""."""
-        return self._daemons[name].problem if name in self._daemons else "no MPS daemon is configured for it"
+        return self._daemons[name].problem if name in self._daemons else "no MPS daemon runs for it"
 
     def knows(self, name: str) -> bool:
         """Whether this daemon was started and not stopped, whether or not it runs now."""
@@ -334,6 +335,15 @@ class Daemons:
     async def may_run(self, name: str) -> bool:
         """Whether a daemon of this name runs, also a former agent's, as far as can be known."""
         return await asyncio.to_thread(lambda: pipe.may_run(self.files(name), supervisor.starter(self.program)))
+
+    def partitions(self, name: str) -> int | None:
+        """Return into how many SM partitions a daemon, also a former agent's, has cut its GPU; None without daemon."""
+        if name in self._daemons:
+            return self._daemons[name].spec.partitions
+        try:
+            return int(self.files(name).started.read_text() or 0)
+        except (FileNotFoundError, ValueError):
+            return None
 
     def server_failures(self, name: str) -> int:
         """Return how many servers of this daemon have failed so far."""

@@ -6,13 +6,17 @@ PID of another process. Nothing there is followed, waited for or believed.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import shutil
 import stat
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.allocation import answer
 from deviceplugin.host import kernel_process
 from deviceplugin.host.kernel_process import KernelProcess
 from deviceplugin.mps import steps
@@ -24,9 +28,23 @@ COMM: Final = b"nvidia-cuda-mps-control"[:15]
 _CONTROL: Final = ("control", "control_lock", "control_privileged")  # what the program opens to send a command
 
 
-def link_in(directory: Path) -> Path | None:
-    """Return a link in place of a file that commands go through: it would lead them to another daemon."""
-    return next((directory / name for name in _CONTROL if (directory / name).is_symlink()), None)
+@contextlib.contextmanager
+def linked(directory: Path) -> Iterator[Path]:
+    """Yield a directory that only root can enter, with hard links to the files that commands go through. Blocking.
+
+    A client can replace a file by a symbolic link to another daemon's at any time. A hard link is to one file forever,
+    and is checked where no client can replace it. Raises OSError, also for a symbolic link.
+    """
+    with tempfile.TemporaryDirectory(prefix="control.", dir=directory.parent) as private:
+        for name in _CONTROL:
+            own = Path(private, name)
+            with contextlib.suppress(FileNotFoundError):
+                os.link(directory / name, own, follow_symlinks=False)
+                if own.is_symlink():
+                    raise OSError(
+                        f"{directory / name} is a link, which only a client can have put there: end the GPU's clients"
+                    )
+        yield Path(private)
 
 
 def empty(directory: Path) -> None:
@@ -89,11 +107,29 @@ def find_process(
     return process
 
 
+async def ended(pidfd: int, timeout_seconds: float) -> bool:
+    """Wait for the end of a daemon, at most this long. Return whether it has ended."""
+    loop = asyncio.get_running_loop()
+    ended = asyncio.Event()
+    loop.add_reader(pidfd, ended.set)
+    try:
+        async with asyncio.timeout(timeout_seconds):
+            await ended.wait()
+    except TimeoutError:
+        return False
+    finally:
+        loop.remove_reader(pidfd)
+    # A daemon's parent is the first process of its container, which may be this one: reap it.
+    with contextlib.suppress(ChildProcessError):
+        os.waitid(os.P_PIDFD, pidfd, os.WEXITED | os.WNOHANG)  # noqa: ASYNC222 - it does not wait
+    return True
+
+
 def _has_pipe(directory: Path, pipe: Path) -> bool:
     with (directory / "environ").open("rb") as file:
         variables = file.read(MAX_ENVIRONMENT_BYTES).split(b"\0")
     is_control = (directory / "comm").read_bytes().strip() == COMM
-    return is_control and os.fsencode(f"{steps.PIPE_VARIABLE}={pipe}") in variables
+    return is_control and os.fsencode(f"{answer.ENV_MPS_PIPE}={pipe}") in variables
 
 
 def _read_pid(path: Path) -> int | None:

@@ -9,12 +9,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Final
 
-from deviceplugin.mps import steps
+from deviceplugin.host import kernel_process
+from deviceplugin.mps import sm_partitions, steps
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.mps.supervisor import ControlError
@@ -31,6 +34,14 @@ MAX_SERVER_FAILURES: Final = 3  # within WINDOW_SECONDS; then the GPU gets no ne
 WINDOW_SECONDS: Final = 60.0
 _NO_ANSWER: Final = (ControlError, OSError, ValueError)  # a TimeoutError is an OSError
 STARTING_SECONDS: Final = 60.0  # in which a container whose daemon is ready starts, and the ledger's copy has its share
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class ClientFiles:
+    """What a container gets of a daemon. partition: the directory with the name of its SM partition, if it has one."""
+
+    daemon: DaemonFiles
+    partition: Path | None = None
 
 
 class MpsShares:
@@ -56,7 +67,8 @@ class MpsShares:
         self._clock = clock
         self._problems: dict[str, str] = {}
         self._failures: dict[str, list[tuple[float, int]]] = {}  # by UUID: when, and how many servers had failed
-        self._asked: dict[str, float] = {}  # by UUID: when a container last asked for the daemon
+        self._asked: dict[str, float] = {}  # by UUID, and by share: when a container last asked for the daemon
+        self._taking = asyncio.Lock()  # a partition
 
     async def run(self) -> None:
         while True:
@@ -83,13 +95,43 @@ class MpsShares:
             self._problems = problems
             self._changed()
 
-    async def ready(self, uuid: str) -> DaemonFiles | Refusal:
-        """Return the files of a GPU's daemon, started if it was not, or why it takes no client now."""
-        self._asked[uuid] = self._clock()
+    async def ready(self, uuid: str, share: str = "") -> ClientFiles | Refusal:
+        """Return the files of a GPU's daemon, started if it was not, or why it takes no client now.
+
+        share: the key of the share whose container starts, for its SM partition.
+        """
+        self._asked[uuid] = self._asked[share] = self._clock()
         if not self._daemons.knows(uuid):
             await self._start(uuid)
         problem = self.problem(uuid)
-        return Refusal(f"the MPS daemon of {uuid} takes no client now: {problem}") if problem else self.files(uuid)
+        taken: Path | Refusal | None = None
+        if not problem and self._daemons.partitions(uuid):
+            taken = await self._take_partition(uuid, share)
+            problem = taken.reason if isinstance(taken, Refusal) else ""
+        if isinstance(taken, Refusal) or problem:
+            return Refusal(f"the MPS daemon of {uuid} takes no client now: {problem}")
+        return ClientFiles(self.files(uuid), taken)
+
+    async def _take_partition(self, uuid: str, share: str) -> Path | Refusal:
+        """Return the directory that has the name of the share's SM partition, or why it gets none now."""
+        async with self._taking:
+            try:
+                _, there = sm_partitions.listed(await self._daemons.send(uuid, "lspart"), uuid)
+            except ControlError as error:
+                return Refusal(str(error))
+            node, since = self._node(), self._clock() - STARTING_SECONDS
+            if node is None:
+                return Refusal("the GPUNode is not known yet")
+            alive = sm_partitions.keys(node.allocations) | {key for key, asked in self._asked.items() if asked > since}
+            return await asyncio.to_thread(sm_partitions.take, self.files(uuid).shares, share, there, alive=alive)
+
+    def partitions(self, uuid: str, configured: int) -> int:
+        """Return how many SM partitions a GPU has: a new number applies once its last share and daemon have gone."""
+        running, node = self._daemons.partitions(uuid), self._node()
+        if running is not None:
+            return running
+        gpu = node.gpu_by_uuid().get(uuid) if node is not None and uuid in _gpus_with_clients(node) else None
+        return configured if gpu is None else gpu.sm_partitions
 
     def files(self, uuid: str) -> DaemonFiles:
         return self._daemons.files(uuid)
@@ -121,17 +163,19 @@ class MpsShares:
         except _NO_ANSWER:
             return None
 
-    async def terminate(self, uuid: str, pid: int) -> None:
+    async def terminate(self, uuid: str, process: tuple[int, int]) -> None:
         """End a client's work before its process is killed: a kill during work can hang the GPU's other clients.
 
-        No-op if it is not a client, or if the daemon does not answer in time.
+        No-op if it is not a client, if its PID belongs to another process by now, or if the daemon does not answer in
+        time. process: its PID and its start in kernel ticks.
         """
         if not self._daemons.knows(uuid):
             return
+        pid, _ = process
         with contextlib.suppress(*_NO_ANSWER):
             async with asyncio.timeout(ANSWER_SECONDS):
                 for server, clients in (await self._clients_by_server(uuid)).items():
-                    if pid in clients:
+                    if pid in clients and kernel_process.with_start(pid) == process:
                         await self._daemons.send(uuid, f"terminate_client {server} {pid}")
                         logger.info("Terminated an MPS client", extra={"daemon": uuid, "pid": pid})
 
@@ -155,9 +199,19 @@ class MpsShares:
 
     async def _start(self, uuid: str) -> None:
         try:
-            await self._daemons.start(steps.for_shares(uuid))
+            await self._daemons.start(self._spec(uuid))
         except (ControlError, OSError) as error:  # it is retried; `problem` says why meanwhile
             logger.warning("An MPS daemon does not start", extra={"daemon": uuid, "err": str(error)})
+
+    def _spec(self, uuid: str) -> steps.Spec:
+        """Return the daemon as it runs, or as placement knows it from the GPUNode. Raises ControlError if unknown."""
+        count, node = self._daemons.partitions(uuid), self._node()
+        if count is None:
+            gpu = node.gpu_by_uuid().get(uuid) if node is not None else None
+            if gpu is None:
+                raise ControlError(f"the GPUNode does not show {uuid} yet")
+            count = gpu.sm_partitions
+        return steps.for_shares(uuid, count)
 
     def _count_failures(self, uuid: str) -> None:
         now, count = self._clock(), self._daemons.server_failures(uuid)

@@ -8,19 +8,19 @@ only ordinal in its limits is 0. A daemon for all GPUs of a resource, as in NVID
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Final
 
+from deviceplugin.allocation.answer import ENV_MPS_PERCENT, ENV_MPS_PIPE
 from gpushare import errors
 from gpushare.modes import hardware_gpu
 
 DIRECTORY_MODE: Final = 0o755
 SHM_MODE: Final = 0o1777  # clients that are not root use it too
 READY: Final = ".ready"
-PIPE_VARIABLE: Final = "CUDA_MPS_PIPE_DIRECTORY"
 # All environment variables of the daemon, and of the program that starts it and sends it commands.
-VARIABLES: Final = frozenset({PIPE_VARIABLE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
+VARIABLES: Final = frozenset({ENV_MPS_PIPE, "CUDA_MPS_LOG_DIRECTORY", "CUDA_VISIBLE_DEVICES"})
 _MIB: Final = 1 << 20
 
 
@@ -53,7 +53,7 @@ def container_environment(total_bytes: int, *, replicas: int, held: int) -> dict
     """
     mib = memory_mib(total_bytes, replicas=replicas, shares=held)
     memory = {} if mib is None else {"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": f"0={mib}M"}
-    return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": str(thread_percent(replicas, shares=held)), **memory}
+    return {ENV_MPS_PERCENT: str(thread_percent(replicas, shares=held)), **memory}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -82,8 +82,13 @@ class DaemonFiles:
 
     @property
     def started(self) -> Path:
-        """A file that exists while the daemon's limits are set."""
+        """A file that exists while the daemon's limits are set; it has the number of SM partitions, if any."""
         return self.directory / ".started"
+
+    @property
+    def shares(self) -> Path:
+        """The directory with a directory for each share that has an SM partition; containers read its name there."""
+        return self.directory / "shares"
 
     @property
     def pid_file(self) -> Path:
@@ -115,13 +120,15 @@ class Spec:
     """A daemon to run. alone: whether it sees only these GPUs, not all of the node.
 
     for_shares: its clients have shares by annotation. The library and the arbiter keep their limits, so the daemon has
-    none. Its server serves all users, and the GPU's compute mode stays as it is.
+    none. Its server serves all users, and the GPU's compute mode stays as it is. partitions: into how many equal static
+    SM partitions it cuts its GPU; 0: none.
     """
 
     name: str
     gpus: tuple[MpsGpu, ...]
     alone: bool = True
     for_shares: bool = False
+    partitions: int = 0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -142,10 +149,22 @@ class MakeDirectory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDaemon:
-    """Start the daemon in the background, with exactly this environment. multi_user: its server serves all users."""
+    """Start the daemon in the background, with exactly this environment.
+
+    multi_user: its server serves all users. static: its clients run in static SM partitions.
+    """
 
     environment: Mapping[str, str]
     multi_user: bool = False
+    static: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CutPartitions:
+    """Have a daemon without clients cut a GPU into this many equal SM partitions, unless it is cut already."""
+
+    uuid: str
+    count: int
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -158,9 +177,10 @@ class Command:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Touch:
-    """Create a marker file."""
+    """Create a marker file, with this text."""
 
     path: Path
+    text: str = ""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -178,20 +198,24 @@ class FollowLog:
     stop: bool = False
 
 
-Step = SetComputeMode | MakeDirectory | RunDaemon | Command | Touch | Remove | FollowLog
+Step = SetComputeMode | MakeDirectory | RunDaemon | CutPartitions | Command | Touch | Remove | FollowLog
 
 
 def environment(spec: Spec, files: DaemonFiles) -> dict[str, str]:
-    variables = {PIPE_VARIABLE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
+    variables = {ENV_MPS_PIPE: str(files.pipe), "CUDA_MPS_LOG_DIRECTORY": str(files.log)}
     if spec.alone:
         variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpu.uuid for gpu in spec.gpus)
     return variables
 
 
-def limit_commands(spec: Spec) -> tuple[str, ...]:
-    """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all."""
+def limit_commands(spec: Spec, servers: Iterable[int] = ()) -> tuple[str, ...]:
+    """Return the commands that set a client's limits: memory per GPU, and one multiprocessor percentage for all.
+
+    servers: the PIDs of running ones, which keep their limits when the defaults change.
+    """
     if spec.for_shares:
-        return ("set_default_active_thread_percentage 100",)
+        running = (f"set_active_thread_percentage {pid} 100" for pid in servers)
+        return ("set_default_active_thread_percentage 100", *running)
     commands = []
     for position, gpu in enumerate(spec.gpus):
         mib = memory_mib(gpu.memory_bytes, replicas=gpu.replicas, shares=gpu.at_once)
@@ -210,9 +234,10 @@ def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
         MakeDirectory(files.pipe),
         MakeDirectory(files.log),
         *((MakeDirectory(files.shm, SHM_MODE),) if spec.for_shares else ()),
-        RunDaemon(environment(spec, files), multi_user=spec.for_shares),
+        RunDaemon(environment(spec, files), multi_user=spec.for_shares, static=spec.partitions > 0),
+        *((CutPartitions(spec.name, spec.partitions),) if spec.partitions else ()),
         Command(limit_commands(spec)),
-        Touch(files.started),
+        Touch(files.started, str(spec.partitions or "")),
         FollowLog(files.control_log),
     )
 
@@ -224,13 +249,15 @@ def stop(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
         FollowLog(files.control_log, stop=True),
         *_compute_modes(spec, exclusive=False),
         Remove(files.started),
+        *((Remove(files.shares),) if spec.for_shares else ()),
         Remove(files.log),
     )
 
 
-def for_shares(uuid: str) -> Spec:
+def for_shares(uuid: str, partitions: int = 0) -> Spec:
     """Return the daemon of a GPU whose shares have the isolation mps."""
-    return Spec(uuid, (MpsGpu(uuid, index=0, memory_bytes=0, replicas=1),), for_shares=True)
+    gpu = MpsGpu(uuid, index=0, memory_bytes=0, replicas=1)
+    return Spec(uuid, (gpu,), for_shares=True, partitions=partitions)
 
 
 def _compute_modes(spec: Spec, *, exclusive: bool) -> tuple[Step, ...]:

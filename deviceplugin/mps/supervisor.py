@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.allocation import answer
 from deviceplugin.host import kernel_process
 from deviceplugin.mps import pipe, steps
 from gpushare.daemon import lifecycle
@@ -35,7 +36,8 @@ DESCRIPTION: Final = (
     "root, so only root can connect."
 )
 _MULTI_USER: Final = ("-d", "-multiuser-server")
-_ARGUMENTS: Final = ((), ("-d",), _MULTI_USER)
+_STATIC: Final = (*_MULTI_USER, "-S")
+_ARGUMENTS: Final = ((), ("-d",), _MULTI_USER, _STATIC)
 ALIVE: Final = "get_default_active_thread_percentage"  # every version has this command, and it changes nothing
 
 
@@ -53,24 +55,28 @@ class Control:
         self.program = program
         self._environment = dict(environment)
 
-    async def start(self, *, multi_user: bool = False) -> None:
-        """Start the daemon in the background. Raises ControlError. multi_user: serve all users at once."""
+    async def start(self, *, multi_user: bool = False, static: bool = False) -> None:
+        """Start the daemon in the background. Raises ControlError.
+
+        multi_user: serve all users at once. static: do so, and run clients in static SM partitions only.
+        """
+        arguments = _STATIC if static else _MULTI_USER if multi_user else ("-d",)
         try:
-            await self._run(_MULTI_USER if multi_user else ("-d",), "")
+            await self._run(arguments, "", self._environment)
         except ControlError as error:
-            if not multi_user:
+            if arguments == ("-d",):
                 raise
-            remedy = (
-                f"if the keeper is of an older release, delete its pod; {_MULTI_USER[1]} needs a driver that has it"
-            )
+            remedy = f"if the keeper is of an older release, delete its pod; {arguments[-1]} needs a driver that has it"
             raise ControlError(f"{error}: {remedy}") from error
 
     async def send(self, command: str) -> str:
         """Send a command and return the daemon's answer. Raises ControlError."""
-        link = pipe.link_in(Path(self._environment[steps.PIPE_VARIABLE]))
-        if link is not None:
-            raise ControlError(f"{link} is a link, which only a client can have put there: end the GPU's clients")
-        return await self._run((), f"{command}\n")
+        try:
+            with pipe.linked(Path(self._environment[answer.ENV_MPS_PIPE])) as private:
+                environment = {**self._environment, answer.ENV_MPS_PIPE: str(private)}
+                return await self._run((), f"{command}\n", environment)
+        except OSError as error:
+            raise ControlError(f"{command} was not sent: {error}") from error
 
     async def answers(self) -> bool:
         try:
@@ -79,9 +85,9 @@ class Control:
             return False
         return True
 
-    async def _run(self, arguments: tuple[str, ...], commands: str) -> str:
+    async def _run(self, arguments: tuple[str, ...], commands: str, environment: Mapping[str, str]) -> str:
         shown = f"{self.program} {' '.join(arguments) or commands.strip()}"
-        outcome = await run(self.program, DaemonCall(arguments, self._environment, commands))
+        outcome = await run(self.program, DaemonCall(arguments, environment, commands))
         if outcome.problem:
             raise ControlError(f"{shown} {outcome.problem}")
         if outcome.code != 0:

@@ -20,6 +20,7 @@ from gpushare.gpunode import Condition, Gpu, GpuNode, Resize
 
 logger = logging.getLogger(__name__)
 
+RESIZES_SECONDS: Final = 2.0  # for the resizes, which wait for the driver where it keeps limits
 STOPPED: Final = "the node's agent has stopped; no pod is placed here until it is back"
 
 
@@ -54,6 +55,7 @@ class GpuNodeStatus:
         self._injected = injected
         self._stopping = self._informed = False
         self._writing = asyncio.Lock()
+        self._resizing: asyncio.Task[tuple[Resize, ...]] | None = None
         self._accepted: tuple[Any, Any] | None = None  # the last status sent, and as the API server stored it
         self.written = False
 
@@ -97,7 +99,7 @@ class GpuNodeStatus:
                 self._gpunode.document = await self._create()
             document = self._gpunode.document
             node = codec.read(document)
-            resizes = await self._resizes(node)
+            resizes = await self._resizes_of(node)
             if document is self._gpunode.document:
                 break
         for problem in node.problems:
@@ -137,6 +139,24 @@ class GpuNodeStatus:
         self._accepted = (wanted, answer.get("status"))
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
+
+    async def _resizes_of(self, node: GpuNode) -> tuple[Resize, ...]:
+        """Return the resizes for the status, or those that it has if a driver hangs: the GPUs' health cannot wait."""
+        resizing = self._resizing
+        if resizing is None:
+            resizing = asyncio.ensure_future(self._resizes(node))
+            done, _ = await asyncio.wait({resizing}, timeout=RESIZES_SECONDS)
+            if done:
+                return resizing.result()
+            self._resizing = resizing
+            resizing.add_done_callback(self._resizes_are_late)
+        return node.resizes
+
+    def _resizes_are_late(self, resizing: asyncio.Task[tuple[Resize, ...]]) -> None:
+        self._resizing = None
+        if not resizing.cancelled() and resizing.exception() is not None:
+            logger.warning("Could not read the resizes", extra={"err": str(resizing.exception())})
+        self._wake.set()
 
     def _is_stopped(self, node: GpuNode) -> bool:
         # Also after a restart, until the kubelet has all plugins again: a pod placed earlier would fail permanently.

@@ -188,3 +188,4 @@ class MigDevice:
     memory_bytes: int
     multiprocessors: int
     engines: dict[str, int]  # copy, decoder, encoder, jpeg, ofa
+    start: int = 0  # the first memory slice of its GPU instance

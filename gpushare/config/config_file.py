@@ -13,7 +13,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from gpushare import errors
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import node_settings, value_parsers, yaml_tree
 from gpushare.config.flags import FlagValue
@@ -113,6 +113,9 @@ def _text(item: Item) -> str:
 
 def _any_text(item: Item) -> str:
     return scalar_text(item.value) if isinstance(item.value, (bool, int, float)) else _text(item)
+
+
+_MAX_SM_PARTITIONS: Final = 48  # a GPU takes as many MPS clients
 
 
 def _whole(item: Item) -> int:
@@ -237,14 +240,26 @@ def _sharing(item: Item) -> Sharing:
 
 
 def _fractional_resource(item: Item) -> FractionalResource:
-    file = Fields(item, ("name", "devices", "isolations"), None)
+    file = Fields(item, ("name", "devices", "isolations", "smPartitions"), None)
     name, chosen = _name_and_devices(file)
-    if file.get("isolations") is None:
-        return FractionalResource(name, chosen)
-    isolations = tuple(map(_isolation, _entries(file.at("isolations"))))
-    if not isolations:
-        raise file.at("isolations").error("lists no isolation: list at least one, or remove it for arbiter")
-    return FractionalResource(name, chosen, tuple(dict.fromkeys(isolations)))
+    isolations: tuple[Isolation, ...] = ONLY_ARBITER
+    if file.get("isolations") is not None:
+        isolations = tuple(dict.fromkeys(map(_isolation, _entries(file.at("isolations")))))
+        if not isolations:
+            raise file.at("isolations").error("lists no isolation: list at least one, or remove it for arbiter")
+    partitions = _sm_partitions(file.at("smPartitions"), isolations) if file.get("smPartitions") is not None else 0
+    return FractionalResource(name, chosen, isolations, partitions)
+
+
+def _sm_partitions(item: Item, isolations: Collection[Isolation]) -> int:
+    count = _whole(item)
+    if Isolation.MPS not in isolations:
+        raise item.error("needs shares with the isolation mps: add mps to isolations, or remove smPartitions")
+    if not 2 <= count <= _MAX_SM_PARTITIONS:
+        raise item.error(f"is out of range: write 2 to {_MAX_SM_PARTITIONS}, or remove it for no partitions")
+    if 100 // (100 // count) != count:
+        raise item.error(f"is for no request in whole percent: write {100 // (100 // count)}")
+    return count
 
 
 def _isolation(item: Item) -> Isolation:

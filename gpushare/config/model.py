@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import errors
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.config import flags as flag_table
 from gpushare.config import value_parsers
 from gpushare.config.flags import FlagValue
@@ -74,7 +74,8 @@ class FractionalResource:
 
     name: str
     devices: Devices = ALL
-    isolations: tuple[Isolation, ...] = (Isolation.ARBITER,)  # that their shares may have, as far as the GPU can
+    isolations: tuple[Isolation, ...] = ONLY_ARBITER  # that their shares may have, as far as the GPU can
+    sm_partitions: int = 0  # equal static SM partitions for shares with the isolation mps; 0: none
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -203,8 +204,10 @@ def replicated_document(replicated_resources: ReplicatedResources) -> Json:
 def fractional_resource_document(resource: FractionalResource) -> Json:
     """Return one entry of `sharing.fractional.resources`."""
     document: Json = {"name": resource.name, "devices": devices_document(resource.devices)}
-    if resource.isolations != (Isolation.ARBITER,):
+    if resource.isolations != ONLY_ARBITER:
         document["isolations"] = [*resource.isolations]
+    if resource.sm_partitions:
+        document["smPartitions"] = resource.sm_partitions
     return document
 
 

@@ -30,6 +30,7 @@ class ProfileGeometry:
     memory_slices: int
     starts: tuple[int, ...]
     most: int  # how many can exist at once
+    memory_bytes: int = 0  # of an instance; 0 if unknown
 
     @property
     def gpu_slices(self) -> int:

@@ -47,6 +47,7 @@ class Assignment:
     rules: Resources = NO_RULES
     shared: tuple[SharedResource, ...] = ()  # those of its MIG devices that are shared
     isolations: tuple[Isolation, ...] = dataclasses.field(default=(), compare=False)  # for `fractional`: of new shares
+    sm_partitions: int = dataclasses.field(default=0, compare=False)  # likewise, for those with the isolation mps
 
     def __str__(self) -> str:
         words = [str(self.mode)]

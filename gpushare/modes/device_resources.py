@@ -95,7 +95,8 @@ class SharedResource:
     alone: bool = False  # a container may request only one
     interval: str = ""  # length of a time slice, "" for the driver's
     path: str = dataclasses.field(default="", compare=False)  # its place in the file
-    isolations: tuple[Isolation, ...] = ()  # for `fractional`, as in `FractionalResource`
+    isolations: tuple[Isolation, ...] = ()  # this and the next for `fractional`, as in `FractionalResource`
+    sm_partitions: int = 0
 
 
 def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
@@ -114,7 +115,15 @@ def shared_resources(sharing: Sharing) -> tuple[SharedResource, ...]:
     for index, entry in enumerate(sharing.fractional):
         path = f"sharing.fractional.resources[{index}]"
         resources.append(
-            SharedResource(Mode.FRACTIONAL, entry.name, entry.devices, "", path=path, isolations=entry.isolations)
+            SharedResource(
+                Mode.FRACTIONAL,
+                entry.name,
+                entry.devices,
+                "",
+                path=path,
+                isolations=entry.isolations,
+                sm_partitions=entry.sm_partitions,
+            )
         )
     return tuple(resources)
 

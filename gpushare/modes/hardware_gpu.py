@@ -41,6 +41,7 @@ class HardwareGpu:
     mig_capable: bool = False
     mig_enabled: bool = False  # in MIG mode, with or without devices
     mig_devices: tuple[HardwareMigDevice, ...] = ()
+    cut_for_shares: tuple[HardwareMigDevice, ...] = ()  # of a GPU that is in MIG mode for shares, and counts as whole
     hardware: DeviceId | None = None
     geometry: Geometry | None = None  # which MIG devices fit on it; None: unknown, so not checked
     most_mps_clients: int | None = None  # how many can share it by MPS; None: unknown, so not checked
@@ -48,6 +49,8 @@ class HardwareGpu:
     memory_is_known: bool = True
     ours: bool = False  # whether gpushare made its current MIG state
     isolations: tuple[Isolation, ...] = (Isolation.ARBITER, Isolation.NONE)  # that it and its node can do
+    can_partition: bool = False  # whether the driver makes static SM partitions of it
+    sm_partitions: int = 0  # those that shares with the isolation mps get
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -77,6 +80,11 @@ def whole(gpu: HardwareGpu) -> WholeDevice:
 def parts(gpu: HardwareGpu) -> tuple[tuple[str, WholeDevice], ...]:
     """Return its MIG devices, each after its profile."""
     return tuple((mig.profile, WholeDevice(mig.uuid, f"{gpu.index}:{mig.index}", gpu.uuid)) for mig in gpu.mig_devices)
+
+
+def has_sm_partitions(compute_capability: tuple[int, int], cuda_version: tuple[int, int]) -> bool:
+    """Whether MPS daemons can cut such a GPU into static SM partitions. https://docs.nvidia.com/deploy/mps/"""
+    return compute_capability >= (8, 0) and cuda_version >= (13, 1)
 
 
 def has_new_mps(compute_capability: tuple[int, int], *, as_nvidia: bool = False) -> bool:

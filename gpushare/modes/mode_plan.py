@@ -88,7 +88,13 @@ def _of_whole(gpu: HardwareGpu, owners: Mapping[str, SharedResource], rules: Res
         said = f"at most {most} processes can share GPU {gpu.index} ({gpu.model}) by MPS"
         raise errors.ConfigError(f"{owner.path}.replicas {owner.replicas}: maximum allowed replicas exceeded: {said}")
     return Assignment(
-        owner.mode, owner.advertised, owner.replicas, owner.alone, owner.interval, isolations=owner.isolations
+        owner.mode,
+        owner.advertised,
+        owner.replicas,
+        owner.alone,
+        owner.interval,
+        isolations=owner.isolations,
+        sm_partitions=owner.sm_partitions,
     )
 
 

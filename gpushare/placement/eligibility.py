@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from gpushare import ledger
-from gpushare.allocation import Share, Steps
+from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef, Share, Steps
 from gpushare.gpunode import Gpu
 from gpushare.placement import filters
 from gpushare.placement.filters import Amount, FilterInput, GpuFilter, Sees
@@ -116,6 +116,8 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
             mask &= amount.free >= amount.asked  # also for 0: an overcommitted GPU takes no pod
     for short in grid.holders.shortfalls(constraints).values():
         mask &= (short == PASSES)[columns.holders]
+    for short in _of_instances(needs, constraints, grid, columns).values():
+        mask &= short == PASSES
     return mask
 
 
@@ -125,6 +127,7 @@ def by_rule(
     """Yield rule, [g, n] shortfall or PASSES, in the order of the table; rules that pass everywhere may be left out."""
     amounts = _amounts(needs, grid, columns)
     by_labels = grid.holders.shortfalls(constraints)
+    by_instances = _of_instances(needs, constraints, grid, columns)
     named = list(_named(needs, constraints, grid, slots))
     for name, rule in filters.RULES.items():
         if rule.amount is not None:
@@ -133,6 +136,9 @@ def by_rule(
         elif rule.sees is Sees.LABELS:
             if name in by_labels:
                 yield name, by_labels[name][columns.holders]
+        elif rule.sees is Sees.INSTANCES:
+            if name in by_instances:
+                yield name, by_instances[name]
         elif named or (needs.shortfalls[name][ABSENT + 1 :] != PASSES).any():
             shortfalls = needs.shortfalls[name][columns.facts]
             for at, ask in named:
@@ -153,6 +159,26 @@ def _amounts(needs: Needs, grid: Grid, columns: Columns) -> _Amounts:
         Amount(needs.request_percent, columns.compute, lambda: 100),
         Amount(needs.memory_bytes[columns.kind], columns.memory, lambda: np.maximum(grid.sizes()[columns.kind], 1)),
     )
+
+
+def _of_instances(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns) -> dict[str, Floats]:
+    """Return rule about MIG devices → [g, n] shortfall or PASSES, from one check per GPU's facts and set of devices."""
+    if constraints.isolation is not Isolation.MIG:
+        return {}
+    pairs, at = np.unique(columns.facts * grid.holders.size + columns.holders, return_inverse=True)
+    asks = []
+    for facts, holders in (divmod(int(pair), grid.holders.size) for pair in pairs):
+        gpu, devices = grid.facts[facts], grid.holders.instances(holders)
+        shares = tuple(GivenShare((), ("",), 0, 100, 0, mig=device) for device in devices)
+        used = ledger.GpuUse(holders=(Allocation("", PodRef(""), shares),))
+        asks.append(None if gpu is None else FilterInput(gpu, used, needs.share, constraints))
+    return {
+        name: np.array([np.inf if ask is None else _shortfall(rule, ask) for ask in asks])[at].reshape(
+            columns.kind.shape
+        )
+        for name, rule in filters.RULES.items()
+        if rule.sees is Sees.INSTANCES
+    }
 
 
 def _named(

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gpushare import contract, ledger, quantity
+from gpushare import contract, ledger, mig_shares, quantity
 from gpushare.allocation import Isolation, Share
 from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
@@ -50,6 +50,8 @@ class Sees(enum.Enum):
     GPU = enum.auto()
     # the labels of the pods on it, compared with the pod's own; and whether there are `MAX_MPS_CLIENTS` or more
     LABELS = enum.auto()
+    # both, and the MIG devices of the pods on it; only of requests with the isolation mig
+    INSTANCES = enum.auto()
     AMOUNT = enum.auto()  # a free amount, which must be at least the requested one
 
 
@@ -207,6 +209,27 @@ def _isolation(ask: FilterInput) -> Verdict:
     return f"takes no shares with isolation {wanted}, only with {' or '.join(there)}", 9.0
 
 
+def _partition(ask: FilterInput) -> Verdict:
+    # As many shares with these requests as there are partitions fit into 100 %, and one more does not.
+    count, percent = ask.gpu.sm_partitions, ask.share.request_percent
+    if not count or ask.constraints.isolation is not Isolation.MPS or (percent and 100 // percent == count):
+        return None
+    least, most = map(quantity.format_compute, (100 // (count + 1) + 1, 100 // count))
+    return f"has {count} equal SM partitions, which take requests of {least} to {most}", 9.0
+
+
+def _mig_profile(ask: FilterInput) -> Verdict:
+    why = mig_shares.misfit(ask.gpu, ask.share) if ask.constraints.isolation is Isolation.MIG else ""
+    return (why, 7.0) if why else None
+
+
+def _mig_place(ask: FilterInput) -> Verdict:
+    if ask.constraints.isolation is not Isolation.MIG:
+        return None
+    why = mig_shares.lacks_place(ask.gpu, ask.share, mig_shares.instances(ask.used.holders, ask.gpu.uuid))
+    return (why, 4.0) if why else None
+
+
 def _other_isolation(ask: FilterInput) -> Verdict:
     for holder in ask.used.holders:
         if holder.labels.isolation is not ask.constraints.isolation:
@@ -219,7 +242,8 @@ def _clients(ask: FilterInput) -> Verdict:
     count = len(ask.used.holders)
     if ask.constraints.isolation is not Isolation.MPS or count < MAX_MPS_CLIENTS:
         return None
-    return f"is shared by {count} pods, and an MPS daemon takes at most {MAX_MPS_CLIENTS} clients", 5.0
+    most = f"an MPS daemon takes at most {MAX_MPS_CLIENTS} processes"
+    return f"is shared by {count} pods, each with a process or more, and {most}", 5.0
 
 
 def _exclusion(ask: FilterInput) -> Verdict:
@@ -289,12 +313,15 @@ RULES: Final[Mapping[str, GpuFilter]] = {
     "compute-capability": GpuFilter(_capability, "of too low a compute capability", lasts=True),
     "uuid": GpuFilter(_uuid, "excluded by UUID", lasts=True),
     "isolation": GpuFilter(_isolation, "without that isolation", lasts=True),
+    "partition": GpuFilter(_partition, "with SM partitions for other requests", lasts=True),
+    "mig-profile": GpuFilter(_mig_profile, "without a MIG profile that holds it", lasts=True),
     "size": GpuFilter(_size, "too small", lasts=True),
     "closed": GpuFilter(_closed, "on a node that takes no new pods"),
     "health": GpuFilter(_health, "unhealthy"),
     "cordon": GpuFilter(_cordon, "cordoned"),
     "other-isolation": GpuFilter(_other_isolation, "used by pods with another isolation", Sees.LABELS),
     "clients": GpuFilter(_clients, "with as many pods as an MPS daemon takes", Sees.LABELS),
+    "mig-place": GpuFilter(_mig_place, "without a place for its MIG device", Sees.INSTANCES),
     "exclusion": GpuFilter(_exclusion, "used by pods with another exclusion label", Sees.LABELS),
     "anti-affinity": GpuFilter(_anti_affinity, "used by pods with the same anti-affinity label", Sees.LABELS),
     "affinity": GpuFilter(_affinity, "used by pods without the affinity label", Sees.LABELS),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from gpushare import policies
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
@@ -53,6 +54,11 @@ class Fleet:
         """Return the nodes where a pod with an exclusion label holds a GPU."""
         exclusive = self._grid.holders.are_exclusive()[self._grid.now().holders].any(0)
         return [self._views[self._grid.names[slot]] for slot in np.flatnonzero(exclusive)]
+
+    def offers(self, kind: Isolation) -> bool:
+        """Whether any GPU of these nodes takes shares with this kind of isolation."""
+        counted = zip(self._grid.kinds, self._grid.node_gpus, strict=True)
+        return any(gpu is not None and gpus > 0 and kind in gpu.isolations for gpu, gpus in counted)
 
     def update(self, view: NodeView, *, room: Room | None = None) -> None:
         """Add or replace a node. room: None keeps the known CPU and memory, which are unlimited at first."""
@@ -162,6 +168,8 @@ class Fleet:
             compute_percent, memory_percent = grid.free_percent(gpu, used)
             lost = loss.of(self._grid.kind_of(gpu), compute_percent, memory_percent)
             lost += gpu_selection.TIGHTER * min(compute_percent, memory_percent)
+            if shape.constraints.isolation is Isolation.MIG and not used.holders:
+                lost += gpu_selection.CUT
             return lost + gpu_selection.LINKED * unused_of[gpu.uuid]
 
         return price

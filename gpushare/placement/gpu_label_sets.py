@@ -8,14 +8,14 @@ many labels cost no more than a few. Sets are reference-counted, and unused numb
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import numpy.typing as npt
 
-from gpushare import ledger
-from gpushare.allocation import Allocation, Labels, Memory, PodRef, Share
+from gpushare import ledger, mig_shares
+from gpushare.allocation import Allocation, Isolation, Labels, Memory, MigInstance, PodRef, Share
 from gpushare.gpunode import Gpu
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
 from gpushare.placement import filters
@@ -33,9 +33,10 @@ _ANY_GPU, _ANY_SHARE = Gpu("", 0, "", 0), Share(0, 100, Memory(bytes=0))
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Set:
-    """The labels of the pods on a GPU. is_full: there are `MAX_MPS_CLIENTS` pods or more."""
+    """The labels and MIG devices of the pods on a GPU. is_full: there are `MAX_MPS_CLIENTS` pods or more."""
 
     labels: frozenset[Labels] = frozenset()
+    devices: frozenset[MigInstance] = frozenset()
     is_full: bool = False
 
 
@@ -52,17 +53,27 @@ class GpuLabelSets:
         self._with: dict[str, set[int]] = {}  # label -> numbers of the sets that have it
         self._cached: dict[Constraints, Mapping[str, Shortfalls]] = {}  # cache for the current sets
 
-    def acquire(self, holders: Iterable[Allocation]) -> int:
+    def acquire(self, holders: Sequence[Allocation]) -> int:
         """Add a reference to the set of these pods' labels; return its number."""
         every = [holder.labels for holder in holders]
         if not every:
             return NOBODY
-        of = _Set(frozenset(every), len(every) >= MAX_MPS_CLIENTS)
+        devices = mig_shares.instances(holders) if every[0].isolation is Isolation.MIG else ()
+        of = _Set(frozenset(every), frozenset(devices), len(every) >= MAX_MPS_CLIENTS)
         number = self._numbers.get(of)
         if number is None:
             number = self._add(of)
         self._counts[number] += 1
         return number
+
+    @property
+    def size(self) -> int:
+        """How many numbers there are, unused ones included."""
+        return len(self._sets)
+
+    def instances(self, number: int) -> tuple[MigInstance, ...]:
+        """Return the MIG devices of a set, by place."""
+        return tuple(sorted(self._sets[number].devices, key=lambda device: device.start))
 
     def release(self, number: int) -> None:
         """Drop a reference to the set."""
@@ -103,8 +114,7 @@ class GpuLabelSets:
                 self._likes = np.concatenate([self._likes, np.zeros(number, np.int64)])
         self._sets[number] = added
         self._numbers[added] = number
-        like = _Set(frozenset(map(_like, added.labels)), added.is_full)
-        self._likes[number] = self._like_ids.setdefault(like, len(self._like_ids))
+        self._likes[number] = self._like_ids.setdefault(_like(added), len(self._like_ids))
         for label in _values(added):
             self._with.setdefault(label, set()).add(number)
         self._cached.clear()
@@ -127,11 +137,16 @@ def _values(of: _Set) -> set[str]:
     return {value for pod in of.labels for value in (pod.affinity, pod.anti_affinity, pod.exclusion)} - {""}
 
 
-def _like(labels: Labels) -> Labels:
+def _like(of: _Set) -> _Set:
+    """Return the set with the labels' keys only, and without MIG devices, which rules about labels do not see."""
+    return _Set(frozenset(map(_keys, of.labels)), is_full=of.is_full)
+
+
+def _keys(pod: Labels) -> Labels:
     affinity, anti_affinity, exclusion = (
-        _OTHER if value else "" for value in (labels.affinity, labels.anti_affinity, labels.exclusion)
+        _OTHER if value else "" for value in (pod.affinity, pod.anti_affinity, pod.exclusion)
     )
-    return Labels(affinity, anti_affinity, exclusion, labels.isolation)
+    return Labels(affinity, anti_affinity, exclusion, pod.isolation)
 
 
 def _shortfall(check: filters.Check, of: _Set, constraints: Constraints) -> float:

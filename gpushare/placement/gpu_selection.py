@@ -14,9 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from gpushare import allocation, policies
-from gpushare.allocation import ALL_STEPS, Steps
+from gpushare.allocation import ALL_STEPS, Isolation, Steps
 from gpushare.placement import eligibility, together
 from gpushare.placement.eligibility import Needs
+from gpushare.placement.gpu_label_sets import NOBODY
 from gpushare.placement.grid import ABSENT, POINTS, Columns, Floats, Grid, Ints
 from gpushare.placement.node_by_node import IN_TURN
 from gpushare.placement.request_key import RequestKey
@@ -25,6 +26,7 @@ from gpushare.placement.worth import Worth
 _Value = TypeVar("_Value", bound=np.generic)
 
 TIGHTER: Final = 1e-7  # breaks ties for the fuller GPU
+CUT: Final = 1.0  # the first MIG device on a GPU takes the whole GPU from shares of other kinds
 LINKED: Final = 1e-4  # breaks ties for the GPU with the fewest unused linked neighbours
 
 
@@ -171,9 +173,7 @@ def costs_of_gpus(
     that is more.
     """
     by_worth = alone and shape.policy == policies.DEFAULT
-    is_like_its_state = by_worth or not policies.POLICIES[shape.policy].looks_around
-    is_like_its_state &= not (shape.constraints.uuids or shape.constraints.not_uuids)
-    if is_like_its_state and states is not None:
+    if states is not None and is_like_its_state(shape, alone=alone):
         none = np.zeros(0, np.int64)
         costs: Floats = _costs(states, states, none, part, shape, worth, grid, by_worth=by_worth)[0].take(columns.state)
     else:
@@ -183,6 +183,12 @@ def costs_of_gpus(
     if by_worth and grid.most_linked > 1:
         costs += LINKED * columns.unused_linked
     return costs
+
+
+def is_like_its_state(shape: RequestKey, *, alone: bool) -> bool:
+    """Whether GPUs in one state cost the same, but for unused linked GPUs. alone: the pod has no other part."""
+    looks_around = policies.POLICIES[shape.policy].looks_around and not (alone and shape.policy == policies.DEFAULT)
+    return not (looks_around or shape.constraints.uuids or shape.constraints.not_uuids)
 
 
 def _costs(
@@ -200,6 +206,8 @@ def _costs(
     if by_worth:
         costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)
         costs += TIGHTER * columns.least_percent
+        if shape.constraints.isolation is Isolation.MIG:
+            costs += CUT * (columns.holders == NOBODY)
     else:
         costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, meanwhile, part, grid)))
     costs[~eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)] = np.inf

@@ -71,6 +71,11 @@ class Columns:
             return Columns(*(getattr(self, name).take(slots, -1) for name in _FIELDS))
         return Columns(*(getattr(self, name)[..., slots] for name in _FIELDS))
 
+    def hosts_at(self, slots: Ints) -> Columns:
+        """Return these columns without the properties that GPUs in one state share, which are arbitrary."""
+        own = (getattr(self, name).take(slots, -1) for name in _FIELDS[_PER_STATE:])
+        return Columns(*(getattr(self, name) for name in _FIELDS[:_PER_STATE]), *own)
+
     def by_state(self, states: Columns) -> tuple[Columns, Columns]:
         """Return columns whose `state` may be changed, and the states: these, or each GPU's own if they are fewer."""
         if states.kind.size < self.kind.size:
@@ -95,6 +100,7 @@ class Columns:
 
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 12  # the first fields have a row per GPU
+_PER_STATE: Final = 10  # the first fields are those of the GPU's state
 _AMOUNTS: Final = 6  # the first fields change when a pod takes the GPU
 
 
@@ -138,6 +144,7 @@ class Grid:
         self.columns = empty(1, 16)
         self.kinds: list[Gpu | None] = [None]  # a GPU per distinct kind, with its permanent properties only
         self.node_gpus = [0]  # [kind] GPUs of the largest node with this kind
+        self.gpus_of_kinds = [0]
         self._node_sizes: list[collections.Counter[int]] = [collections.Counter()]  # [kind] number of GPUs → nodes
         self.facts: list[Gpu | None] = [None]  # an anonymous GPU per distinct set of facts
         self.layouts: list[GpuTopology] = []
@@ -245,7 +252,8 @@ class Grid:
     def _count(self, slot: int, change: int) -> None:
         """Count the slot's node among the nodes of its kinds of GPU, or no more."""
         size = len(self._discovered[slot])
-        for kind in set(self.columns.kind[:size, slot].tolist()):
+        for kind, gpus in collections.Counter(self.columns.kind[:size, slot].tolist()).items():
+            self.gpus_of_kinds[kind] += change * gpus
             sizes = self._node_sizes[kind]
             sizes[size] += change
             if not sizes[size]:
@@ -279,7 +287,7 @@ class Grid:
         self._in_state[number] -= 1
         if not self._in_state[number]:
             states = self._states
-            del self._state_ids[tuple(int(getattr(states, name)[0, number]) for name in _FIELDS[: _PER_GPU - 2])]
+            del self._state_ids[tuple(int(getattr(states, name)[0, number]) for name in _FIELDS[:_PER_STATE])]
             self._unused_states.append(number)
 
     def _write(self, slot: int, rows: Sequence[tuple[int, ...]]) -> None:
@@ -298,11 +306,21 @@ class Grid:
         facts = FACTS(gpu)
         known = self._fact_ids.get(facts)
         if known is None:
-            kind = Gpu("", 0, gpu.model, gpu.memory_bytes, gpu.compute_capability, isolations=gpu.isolations)
+            kind = Gpu(
+                "",
+                0,
+                gpu.model,
+                gpu.memory_bytes,
+                gpu.compute_capability,
+                isolations=gpu.isolations,
+                sm_partitions=gpu.sm_partitions,
+                mig_geometry=gpu.mig_geometry,
+            )
             if kind not in self._kind_ids:
                 self._kind_ids[kind] = len(self.kinds)
                 self.kinds.append(kind)
                 self.node_gpus.append(0)
+                self.gpus_of_kinds.append(0)
                 self._node_sizes.append(collections.Counter())
             known = self._fact_ids[facts] = (len(self.facts), self._kind_ids[kind])
             self.facts.append(gpu.anonymous())

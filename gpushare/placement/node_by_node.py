@@ -12,7 +12,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
-from gpushare import gpu_capacity, ledger, policies
+from gpushare import gpu_capacity, ledger, mig_shares, policies
 from gpushare.allocation import Allocation, GivenShare, Isolation, PodRef, Steps
 from gpushare.gpunode import Gpu
 from gpushare.ledger import GpuUse
@@ -124,8 +124,11 @@ def choose(
                     priced[row] -= IN_TURN
         rows = layout.choose(priced, demand.gpus)
         total += topology.total(priced, rows) + layout.apart(rows)
+        given = demand.on(gpus[row] for row in rows)
+        if request.constraints.isolation is Isolation.MIG:
+            given = mig_shares.cut(gpus[rows[0]], demand.share, given, used[gpus[rows[0]].uuid].holders)
         used |= {gpus[row].uuid: options[row] for row in rows}
-        shares.append(demand.on(gpus[row] for row in rows))
+        shares.append(given)
         for row in rows:
             own[gpus[row].uuid].append(demand.on([gpus[row]]))
     return total, tuple(shares)

@@ -27,7 +27,7 @@ from gpushare.request import Constraints
 
 _GRAIN = 0.01  # GPUs: smaller differences in worth are noise, so the fuller node wins
 _FULLER = 1e-4
-_KIND_PRICE_PART = 0.2  # weight of kind prices: enough to decide between otherwise equal nodes
+_KIND_PRICE_PART = 0.4  # weight of kind prices: enough to decide between otherwise equal nodes
 # The cost, in GPUs, of the rarest kind while the mix is unknown, so that pods that name no kind leave it to those that
 # do. It must fade soon, because it keeps pods off the small nodes that rare GPUs are often in.
 _RARITY = 0.03
@@ -63,6 +63,7 @@ class _Now:
     node_worth: Floats  # the sum by node
     usable: Floats  # the part of it that free CPU and memory can feed
     free: Floats  # GPUs
+    unused: Floats  # GPUs of nodes with no used one, else 0
     counts: _Counts  # [row of the sets' counts, n] GPUs
     copies: Floats  # [set, n]
     clock: int = -1
@@ -82,15 +83,15 @@ class Scoring:
         self._generation = 0  # a new generation invalidates all costs
         self._scarce = np.zeros(0, np.int64)  # sets that have had a price since the last mix
         none = np.zeros(0)
-        self._now = _Now(np.zeros((0, 0)), none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
+        self._now = _Now(np.zeros((0, 0)), none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
         self._costs: collections.OrderedDict[RequestKey, Costs] = collections.OrderedDict()
         self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
-        """Return the tables of a mix; changes nothing. A mix that names no GPUs is one of this grid."""
+        """Return the tables of a mix; changes nothing. A mix that names no GPUs or no pods is one of this grid."""
         grid = self._grid
-        if not mix.gpus:
+        if not mix.gpus or not mix.weights:
             of_nodes = (grid.now().live != ABSENT).sum(0)
             mix = dataclasses.replace(mix, gpus=int(of_nodes.sum()), largest=int(of_nodes.max(initial=0)))
         node_gpus = tuple(grid.node_gpus)  # may grow meanwhile, in another thread
@@ -228,12 +229,15 @@ class Scoring:
         """Do the same for a key with one part, without computing what is left; this is the hot path."""
         grid, part = self._grid, kept.needs[0]
         everywhere = slots is None
-        columns = grid.now() if slots is None else grid.columns.at(slots)
-        slots = np.arange(grid.width) if slots is None else slots
-        gpus = None
-        if shape.policy == policies.DEFAULT:
+        states = gpus = None
+        if gpu_selection.is_like_its_state(shape, alone=True):
+            states = grid.states() if grid.has_fewer_states(grid.width if slots is None else len(slots)) else None
+        if slots is None:
+            slots, columns = np.arange(grid.width), grid.now()
+        else:
+            columns = grid.columns.at(slots) if states is None else grid.columns.hosts_at(slots)
+        if states is None and shape.policy == policies.DEFAULT:
             gpus = self._now.gpu_worth[:, : grid.width] if everywhere else self._now.gpu_worth.take(slots, 1)
-        states = grid.states() if grid.has_fewer_states(len(slots)) else None
         costs = gpu_selection.costs_of_gpus(
             columns, slots, part, shape, self.worth, grid, states=states, alone=True, gpus=gpus
         )
@@ -320,7 +324,7 @@ class Scoring:
         if not self._is_fixed and grid.clock != self._priced_at:
             self._priced_at = grid.clock
             width = grid.width
-            rarity = _RARITY * self.mix.ignorance
+            rarity = _RARITY * self.worth.ignorance
             self._rarity = rarity * (1 - self._part_of_kinds()) if rarity > _MIN_PRICE else np.zeros(len(grid.kinds))
             new = pricing.prices(
                 self.worth,
@@ -340,20 +344,17 @@ class Scoring:
 
     def _unused_nodes(self, kept: Costs) -> Floats | float:
         """Return [n] the cost of using an empty node that a pod might need as a whole."""
-        price = _UNUSED_NODE * self.mix.ignorance
+        price = _UNUSED_NODE * self.worth.ignorance
         if price < _MIN_PRICE:
             return 0.0
-        now = self._grid.now()
-        gpus = (now.live != ABSENT).sum(0)
-        asked = sum(part.gpus for part in kept.needs)
-        is_unused = (gpus > 1) & (asked < gpus) & (now.least_percent.sum(0) == 100 * gpus)
-        costs: Floats = price * (is_unused * (gpus - 1) / max(1, gpus.max(initial=1) - 1)) ** 2
+        unused = self._now.unused[: self._grid.width]
+        is_part = unused > sum(part.gpus for part in kept.needs)
+        costs: Floats = price * (is_part * (unused - 1) / max(1, max(self._grid.node_gpus) - 1)) ** 2
         return costs
 
     def _part_of_kinds(self) -> Floats:
         """Return [kind] its part of all GPUs."""
-        kinds = self._grid.now().kind
-        counts = np.bincount(kinds[kinds != ABSENT], minlength=len(self._grid.kinds)).astype(np.float64)
+        counts = np.array(self._grid.gpus_of_kinds, np.float64)
         parts: Floats = counts / max(1.0, counts.sum())
         return parts
 
@@ -371,7 +372,7 @@ class Scoring:
         slots = self._stale(now.clock, now.generation, len(now.node_worth)) if len(now.gpu_worth) == height else None
         if slots is None:
             now.gpu_worth = np.zeros((height, length))
-            now.node_worth, now.usable, now.free = np.zeros(length), np.zeros(length), np.zeros(length)
+            now.node_worth, now.usable, now.free, now.unused = np.zeros((4, length))
             now.counts = np.zeros((worth.sets.rows, length), np.int16)
             now.copies = np.zeros((len(worth.sets), length))
             slots = np.arange(grid.width)
@@ -380,6 +381,8 @@ class Scoring:
             now.gpu_worth[:, slots] = worth.of_gpus(columns)
             now.node_worth[slots] = now.gpu_worth[:, slots].sum(0)
             now.usable[slots] = worth.usable(now.node_worth[slots], columns.cpu, columns.host, columns.node_kind)
+            gpus = (columns.live != ABSENT).sum(0)
+            now.unused[slots] = np.where(columns.least_percent.sum(0) == 100 * gpus, gpus, 0)
             now.free[slots] = (columns.compute_percent.sum(0) + columns.memory_percent.sum(0)) / 200
             in_groups = worth.sets.in_groups(columns.compute_percent, columns.memory_percent, columns.live)
             counts = worth.sets.counts(in_groups, columns.layout, grid.layouts)

@@ -40,8 +40,8 @@ class GpuSets:
     If nodes have linked GPUs, sets of 2, 3, … linked GPUs follow, one for each requested number.
     """
 
-    def __init__(self, classes: Sequence[_Class], most_linked: int) -> None:
-        total = sum(pods.weight * pods.gpus for pods in classes)
+    def __init__(self, classes: Sequence[_Class], most_linked: int, unknown_gpus: float) -> None:
+        total = sum(pods.weight * pods.gpus for pods in classes) + unknown_gpus
         several = [pods for pods in classes if pods.asked.gpus > 1 and pods.gpus]
         several = sorted(several, key=lambda pods: -pods.weight * pods.gpus)[:_MAX_SETS]
         alike: dict[object, int] = {}
@@ -154,6 +154,7 @@ class Worth:
         self.node_gpus = tuple(node_gpus) or (_ANY,) * len(kinds)
         self.kinds = len(kinds)
         self.most_linked = most_linked
+        self.ignorance = mix.ignorance  # stored, because each decision needs it
         classes = [_Class(asked, weight, kinds, self.node_gpus) for asked, weight in mix.expecting().items()]
         self.compute = _table((pods, pods.asked.request_percent) for pods in classes)  # [POINTS]
         memory = [
@@ -164,10 +165,10 @@ class Worth:
         # Usually memory is requested in proportion to compute, and one table serves both.
         self.is_alike = all(table is self.compute for table in memory)
         self.memory = np.concatenate([self.compute, *memory])  # [kind × POINTS]
-        self.demand = _demand(classes)
+        self.demand = _demand(classes, mix.unknown_gpus)
         self._cpu = Curve([_points(classes, kind, lambda pods: pods.host.cpu_milli) for kind in range(len(kinds))])
         self._host = Curve([_points(classes, kind, lambda pods: pods.host.memory_bytes) for kind in range(len(kinds))])
-        self.sets = GpuSets(classes, most_linked)
+        self.sets = GpuSets(classes, most_linked, mix.unknown_gpus)
 
     def of_gpus(self, columns: Columns) -> Floats:
         """Return [g, n] the worth of each GPU."""
@@ -255,13 +256,19 @@ def _points(classes: Sequence[_Class], kind: int, need: Callable[[_Class], int])
     return per_gpu[order], (part / part.sum())[order]
 
 
-def _demand(classes: Sequence[_Class]) -> tuple[Bools, Floats]:
-    """Return each set of kinds that a class can use [m, kind], and its part of all requested GPUs [m]."""
+def _demand(classes: Sequence[_Class], unknown_gpus: float) -> tuple[Bools, Floats]:
+    """Return each set of kinds that a class can use [m, kind], and its part of all requested GPUs [m].
+
+    unknown_gpus: requested in addition, of any kind.
+    """
     parts: dict[tuple[bool, ...], float] = {}
     for pods in classes:
         if pods.gpus:
             key = tuple(bool(will_do) for will_do in pods.size > 0)
             parts[key] = parts.get(key, 0.0) + pods.weight * pods.gpus
+    if unknown_gpus and parts:
+        anywhere = tuple(map(any, zip(*parts, strict=True)))
+        parts[anywhere] = parts.get(anywhere, 0.0) + unknown_gpus
     total = sum(parts.values())
     return np.array(list(parts), np.bool_), np.array([part / total for part in parts.values()])
 

@@ -91,6 +91,7 @@ _AGENT_POD: Final[Mapping[str, Any]] = {
     "tolerations": [
         {"key": "nvidia.com/gpu", "operator": "Exists", "effect": "NoSchedule"},
         {"key": "CriticalAddonsOnly", "operator": "Exists"},
+        *({"key": key, "operator": "Exists", "effect": "NoSchedule"} for key in contract.STARTUP_TAINTS),
     ],
     "affinity": {
         "nodeAffinity": {

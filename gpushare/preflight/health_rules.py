@@ -10,6 +10,7 @@ from gpushare import node as objects
 from gpushare.gpunode import Condition
 from gpushare.preflight.facts_of_cluster import AGENT, WEBHOOK, ClusterFacts, Json, at, entries
 from gpushare.preflight.finding import Finding, RulePhase, Severity, listed, names, rule
+from gpushare.syntaxes.translation import SYNTAXES
 
 _SYSTEM = contract.SYSTEM_NAMESPACE
 _CONFIGURATION = contract.WEBHOOK_CONFIGURATION
@@ -18,8 +19,10 @@ BINDINGS: Final = (
     "gpushare-agent",
     "gpushare-bindings",
     "gpushare-events",
+    "gpushare-namespaces",
     "gpushare-placed",
     "gpushare-pods",
+    *(f"gpushare-translated-{name}" for name in SYNTAXES),
     "gpushare-webhook",
 )
 _APPLY = "kubectl apply --server-side --kustomize config/default"

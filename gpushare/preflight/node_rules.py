@@ -55,8 +55,10 @@ def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
         named = [machines.name(other) for other in others]
         found = f"{counted(others)} with GPUs but without a label that selects the agent"
         remedy = "label the nodes whose GPUs gpushare is to share"
-        command = f"kubectl label node {names(named, 'NODE...')} {GPU_PRESENT}=true"
-        yield Finding(Severity.WARNING, found, subjects(others), remedy, (command,))
+        command = f"kubectl label node {names(named, 'NODE...')} {_selecting_label(facts)}"
+        # Another device plugin serves them, so somebody may want it that way.
+        severity = Severity.INFO if all(map(_advertises_gpus, others)) else Severity.WARNING
+        yield Finding(severity, found, subjects(others), remedy, (command,))
     elif not chosen:
         found = (
             f"no node has a label that selects the agent ({GPU_PRESENT}=true, or any {contract.NODE_CONFIG_LABEL}), so "
@@ -66,13 +68,22 @@ def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
             "install NVIDIA's GPU Feature Discovery or Node Feature Discovery, or label the nodes with GPUs; nodes "
             "that an autoscaler adds need the label in their template"
         )
-        yield Finding(Severity.WARNING, found, (), remedy, (f"kubectl label node NODE {GPU_PRESENT}=true",))
+        command = f"kubectl label node NODE {_selecting_label(facts)}"
+        yield Finding(Severity.WARNING, found, (), remedy, (command,))
+
+
+def _selecting_label(facts: ClusterFacts) -> str:
+    """Return a label that selects the agent: with the component `opt-in`, only `gpushare.io/config` does."""
+    labelled = {"metadata": {"name": "", "labels": {GPU_PRESENT: "true"}}}
+    return f"{GPU_PRESENT}=true" if facts.plan.agent.selects(labelled) else f"{contract.NODE_CONFIG_LABEL}=default"
 
 
 def _has_gpu(node: Json) -> bool:
-    labels = machines.labels(node)
-    allocatable = str(at(node, "status", "allocatable", _GPU) or "0")
-    return any(key in labels for key in _HINTS) or allocatable not in {"", "0"}
+    return any(key in machines.labels(node) for key in _HINTS) or _advertises_gpus(node)
+
+
+def _advertises_gpus(node: Json) -> bool:
+    return str(at(node, "status", "allocatable", _GPU) or "0") not in {"", "0"}
 
 
 @rule("node-taints", "the agent tolerates the taints of the nodes with GPUs", "a node without an agent gets no shares")

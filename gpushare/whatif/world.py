@@ -156,13 +156,15 @@ class World:
             return self.engine.place(request, host=self.host(manifest), policy=self.policy, unfit=unfit)
 
         bound, views = self.bounds.get(pod.namespaced_name(manifest)[0]), self.views.values()
-        default = self.profile.isolation
-        return isolation.place(request, default, lambda each: exclusive_gpus.place(each, bound, views, attempt))
+        return self._by_kind(request, lambda each: exclusive_gpus.place(each, bound, views, attempt))
 
     def refuse(self, manifest: pod.PodJson, request: Request) -> Answer:
         """Do the same with every candidate in a refusal, in the order of the nodes; slower."""
-        views, unfit, default = self.views.values(), self.node_filter(manifest, request), self.profile.isolation
-        return isolation.place(request, default, lambda each: placement.place(views, each, unfit=unfit))
+        views, unfit = self.views.values(), self.node_filter(manifest, request)
+        return self._by_kind(request, lambda each: placement.place(views, each, unfit=unfit))
+
+    def _by_kind(self, request: Request, attempt: Callable[[Request], Answer]) -> Answer:
+        return isolation.place(request, self.profile.isolation, attempt, offers=self.engine.offers)
 
     def node_filter(
         self, manifest: pod.PodJson, request: Request | None = None, *, ignores_host: bool = False
@@ -333,8 +335,7 @@ class RequestingPod:
         """Return the pod with one annotation changed, or removed (None); None if the request is then invalid."""
         metadata = self.manifest.get("metadata") or {}
         annotations = {name: text for name, text in pod.annotations_of(self.manifest).items() if name != key}
-        if value is not None:
-            annotations[key] = value
+        annotations |= {} if value is None else {key: value}
         changed = {**self.manifest, "metadata": {**metadata, "annotations": annotations}}
         try:
             return RequestingPod.from_manifest(changed) if pod.asks_for_share(changed) else None

@@ -8,6 +8,8 @@
 #define CONTAINER_LIBRARY "/usr/lib/gpushare/libgpushare.so"
 #define CONTAINER_ARBITER_DIRECTORY "/run/gpushare"
 #define ARBITER_SOCKET_NAME "arbiter.sock"
+#define CONTAINER_MPS_PARTITION "/run/gpushare-mps-partition" /* for an MPS client with an SM partition */
+#define MPS_PARTITION_NAME "name"                             /* the file with the partition's name */
 
 /* Arbiter protocol: SOCK_SEQPACKET, little-endian. */
 #define WIRE_MAGIC 0x48535047u

@@ -1,15 +1,19 @@
 #define _GNU_SOURCE
 #include "session/mps.h"
 
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <unistd.h>
 
+#include "base/contract.h"
 #include "base/report.h"
 #include "cuda/device.h"
 #include "driver/driver.h"
 #include "session/join.h"
 #include "share/share.h"
 
+#define PARTITION "CUDA_MPS_SM_PARTITION"
 #define MPS_ENABLED 133 /* CU_DEVICE_ATTRIBUTE_MPS_ENABLED, since CUDA 12 */
 
 /* Variables with which a process could change what the share gives it.
@@ -17,9 +21,22 @@
 static const char *const removed[] = {
     "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT", /* one that names an unknown GPU drops all limits */
     "CUDA_MPS_CLIENT_PRIORITY",
-    "CUDA_MPS_SM_PARTITION",
+    PARTITION,
     "CUDA_MPS_ENABLE_PER_CTX_DEVICE_MULTIPROCESSOR_PARTITIONING",
 };
+
+/* The agent keeps the partition's name in a file, because another daemon gives it another name. Without the file, the
+ * GPU is not partitioned, or the daemon refuses the process. */
+static bool set_partition(void) {
+    char name[128];
+    int file = open(CONTAINER_MPS_PARTITION "/" MPS_PARTITION_NAME, O_RDONLY | O_CLOEXEC);
+    if (file < 0)
+        return true;
+    ssize_t length = read(file, name, sizeof name - 1);
+    (void)close(file);
+    name[length > 0 ? length : 0] = '\0';
+    return setenv(PARTITION, name, 1) == 0;
+}
 
 bool mps_prepare(void) {
     const wire_isolation_t *isolation = share_isolation();
@@ -30,7 +47,7 @@ bool mps_prepare(void) {
     for (unsigned i = 0; i < sizeof removed / sizeof *removed; i++)
         (void)unsetenv(removed[i]);
     if (setenv("CUDA_MPS_PIPE_DIRECTORY", isolation->pipe, 1) == 0 &&
-        setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent, 1) == 0)
+        setenv("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", percent, 1) == 0 && set_partition())
         return true;
     report("no memory for the variables of MPS: raise the container's memory limit");
     return false;

@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from gpushare import isolation, pod, resource_quota
+from gpushare import isolation, mig_shares, pod, resource_quota
 from gpushare.allocation import Isolation
 from gpushare.gpu_capacity import Fragmentation
 from gpushare.placement import Placement, exclusive_gpus
@@ -42,6 +42,7 @@ class GivenIsolation:
     isolation: Isolation
     pods: int
     why: str
+    shown: str  # with the profile of a MIG device
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -96,10 +97,17 @@ def answer(world: World, wanted: Sequence[PodBatch], allowances: Allowances = _N
 def _fit(world: World, batch: PodBatch, left: _Left, undone: list[Callable[[], None]]) -> FitResult:
     placements, refusal = _as_many(world, batch.asked, batch.count, left, undone)
     gpus = tuple(worlds.gpus(placed, world.views) for placed in placements)
-    counts, asked = collections.Counter(placed.isolation for placed in placements), batch.asked.request
+    asked = batch.asked.request
+    kinds = ((placed.isolation, mig_shares.described(placed.isolation, placed.shares)) for placed in placements)
+    there = {world.views[one.node].node.gpu_by_uuid()[share.gpu_uuids[0]] for one in placements for share in one.shares}
     given = (
-        GivenIsolation(kind, count, isolation.why(asked, world.profile.isolation, kind))
-        for kind, count in counts.items()
+        GivenIsolation(
+            kind,
+            count,
+            isolation.why(asked, world.profile.isolation, kind) + isolation.in_partition(kind, there),
+            shown,
+        )
+        for (kind, shown), count in collections.Counter(kinds).items()
     )
     changes: Sequence[Remedy] = ()
     if refusal is not None and refusal.cause is not Cause.QUOTA:  # rejected by a quota, however much is free

@@ -18,6 +18,13 @@ _SHARE = f"{contract.SHARE_LABEL}={contract.SHARE_LABEL_VALUE}"
 _NODES = "/api/v1/nodes"
 _PLACEMENT = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps/{contract.PLACEMENT_CONFIG_MAP}"
 _AGENT = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/gpushare-agent"
+# Group and version -> kinds with a pod template.
+_WITH_PODS = {
+    "/apis/apps/v1": ("Deployment", "StatefulSet", "DaemonSet", "ReplicaSet"),
+    "/apis/batch/v1": ("CronJob", "Job"),
+    "/api/v1": ("ReplicationController", "Pod"),
+    "/apis/kubeshare.nthu/v1": ("SharePod",),
+}
 _EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
 
 
@@ -180,6 +187,27 @@ class LiveCluster:
             return None
         except plugin_errors.KubectlNotFound as error:
             raise plugin_errors.KubectlNotFound(f'{kind} "{name}" not found in namespace "{namespace}"') from error
+
+    def with_pod_templates(self, namespace: str) -> Iterator[Json]:
+        """Yield the namespace's workloads, pods, and KubeShare's SharePods where the cluster has them."""
+        within = f"namespaces/{_quoted(namespace)}"
+        running = {
+            (group, kind): self.kubectl.raw(f"{group}/{within}/{kind.lower()}s")
+            for group, kinds in _WITH_PODS.items()
+            for kind in kinds
+        }
+        try:
+            for (group, kind), process in running.items():
+                version = group.removeprefix("/apis/").removeprefix("/api/")
+                try:
+                    for item in _objects(process.reader()):
+                        yield {"apiVersion": version, "kind": kind, **item}
+                except plugin_errors.NotInstalled:  # the kind is missing
+                    if kind != "SharePod":
+                        raise
+        finally:
+            for process in running.values():
+                process.stop()
 
     def storage(self) -> dict[str, list[Json]]:
         from gpushare.nodefilters import volumes

@@ -6,8 +6,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpushare import errors
-from gpushare.allocation import Isolation
+from gpushare import errors, isolation
+from gpushare.allocation import ONLY_ARBITER
 from gpushare.config import config_file, flags, model, node_settings, yaml_tree
 from gpushare.config.model import Config, Flags
 from gpushare.config.yaml_tree import Item
@@ -190,7 +190,7 @@ def summary(config: Config, settings: node_settings.NodeSettings) -> str:
 def _shared(entry: SharedResource) -> str:
     devices = entry.devices.of(entry.resource)
     if entry.mode is Mode.FRACTIONAL:
-        kinds = "" if entry.isolations == (Isolation.ARBITER,) else f", with isolation {' or '.join(entry.isolations)}"
-        return f"by annotation: {devices}{kinds}"
+        offered = isolation.offers(entry.isolations, entry.sm_partitions)
+        return f"by annotation: {devices}{'' if entry.isolations == ONLY_ARBITER else f', with isolation {offered}'}"
     word = "MPS" if entry.mode is Mode.MPS else str(entry.mode)
     return f"{word}: {devices}, each {entry.replicas} times as {entry.advertised}"

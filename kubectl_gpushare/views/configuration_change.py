@@ -9,8 +9,8 @@ import collections
 import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
 
-from gpushare import contract, errors
-from gpushare.allocation import Isolation
+from gpushare import contract, errors, isolation
+from gpushare.allocation import ONLY_ARBITER
 from gpushare.config import config_choice, config_file, node_settings
 from gpushare.config.config_choice import ActiveConfig
 from gpushare.config.model import Config
@@ -68,11 +68,12 @@ def _change(node: GpuNode, gpu: Gpu, after: Assignment | None) -> str:
 
 def _changed_isolations(gpu: Gpu, after: Assignment) -> str:
     """Return a clause about the isolations that new shares may have, if they differ from what the GPU offers now."""
-    allowed = after.isolations or (Isolation.ARBITER,)
-    if after.mode is not Mode.FRACTIONAL or {*allowed} == {*gpu.isolations}:
+    allowed = after.isolations or ONLY_ARBITER
+    is_same = {*allowed} == {*gpu.isolations} and after.sm_partitions == gpu.sm_partitions
+    if after.mode is not Mode.FRACTIONAL or is_same:
         return ""
-    offers = " or ".join(gpu.isolations) or "none"
-    return f", with isolation {' or '.join(allowed)} as far as the GPU can, now {offers}"
+    later, now = isolation.offers(allowed, after.sm_partitions), isolation.offers(gpu.isolations, gpu.sm_partitions)
+    return f", with isolation {later} as far as the GPU can, now {now or 'none'}"
 
 
 def _counted(profiles: Iterable[str]) -> tuple[tuple[str, int], ...]:

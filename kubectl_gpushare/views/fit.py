@@ -75,7 +75,7 @@ def _fields(fit: FitResult) -> Iterator[Field]:
     yield from field("Asks For", *described.requested(fit.wanted.asked.manifest)[0])
     if described.is_isolation_notable(fit.wanted.asked.request, *(given.isolation for given in fit.isolations)):
         several = len(fit.isolations) > 1
-        kinds = (f"{given.isolation}{f' for {given.pods}' * several}: {given.why}" for given in fit.isolations)
+        kinds = (f"{given.shown}{f' for {given.pods}' * several}: {given.why}" for given in fit.isolations)
         yield from field("Isolation", *kinds)
     if not fit.missing:
         yield from field("Fits", f"yes, on {_places(fit.gpus)}", style="good")

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
-from gpushare import codec, quantity
+from gpushare import codec, isolation, mig_shares, quantity
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import (
@@ -89,6 +90,7 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
         *field("Isolations", _isolations(gpu)),
         *field("Memory Limits", _MEMORY[device.memory_enforcement] if gpu.shared else ""),
         *field("MIG Devices", ", ".join(device.mig_profiles)),
+        *field("MIG Room", _mig_room(gpu)),
         *field("Compute Capability", cell_figures.capability(device)),
         *field("PCI", device.pci_bus_id),
         *field("NUMA Node", "" if device.numa_node is None else str(device.numa_node)),
@@ -180,8 +182,16 @@ def _isolations(gpu: GpuSummary) -> str:
     """Return the kinds that the GPU offers, and the one that its current shares restrict it to."""
     if not gpu.shared:
         return ""
-    kinds = " or ".join(gpu.gpu.isolations) or "none: it supports no isolation that its configuration allows"
+    offered = isolation.offers(gpu.gpu.isolations, gpu.gpu.sm_partitions)
+    kinds = offered or "none: it supports no isolation that its configuration allows"
     return f"{kinds}; now only {gpu.isolation}, as its shares have" if gpu.isolation not in {"", kinds} else kinds
+
+
+def _mig_room(gpu: GpuSummary) -> str:
+    """Return the profiles that one more share with the isolation mig could get; empty if none may come."""
+    if not gpu.shared or Isolation.MIG not in gpu.gpu.isolations or gpu.isolation not in {"", Isolation.MIG}:
+        return ""
+    return " or ".join(mig_shares.room(gpu.gpu, mig_shares.instances(gpu.used.holders, gpu.gpu.uuid))) or "nothing"
 
 
 def _free(gpu: GpuSummary) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gpushare import gpu_capacity, policies
-from gpushare.allocation import Isolation
+from gpushare.allocation import ONLY_ARBITER, Isolation
 from gpushare.gpunode import CordonNote, GpuNode, Mode
 from gpushare.node import NodeJson
 from gpushare.policies import TypicalOf
@@ -41,7 +41,6 @@ COLUMNS = (
     Column("REASON", wide=True, least=20),
 )
 
-_ARBITER = (Isolation.ARBITER,)
 _MAX_SICK = 5  # GPUs whose reason is printed below the table
 # Column a list may be sorted by -> (key, largest first).
 SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
@@ -74,7 +73,7 @@ def table(gpus: Sequence[GpuSummary], *, with_used: bool = False) -> Table:
     totals = {"MODEL": count, **cell_figures.sum_cells(total, used)}
     columns = COLUMNS if with_used else cell_figures.unused(COLUMNS)
     whole = Table(columns, rows, totals, gpu_summary.free_sentence(gpus, total), "GPUs")
-    is_plain = all(gpu.isolation in {"", Isolation.ARBITER} and gpu.gpu.isolations == _ARBITER for gpu in gpus)
+    is_plain = all(gpu.isolation in {"", Isolation.ARBITER} and gpu.gpu.isolations == ONLY_ARBITER for gpu in gpus)
     return cell_figures.without(whole, [cell_figures.ISOLATION]) if is_plain else whole
 
 

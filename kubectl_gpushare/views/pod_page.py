@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable
 
-from gpushare import contract, errors, isolation, pod, quantity, request
+from gpushare import contract, errors, isolation, mig_shares, pod, quantity, request
 from gpushare import resizing as domain_resizing
 from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import GpuNode
@@ -41,6 +41,16 @@ class DescribedPod:
         """Whether the cluster's default isolation explains its own."""
         is_named = contract.ISOLATION in pod.annotations_of(self.manifest)
         return self.entry is not None and self.entry.labels.isolation is not Isolation.ARBITER and not is_named
+
+    @property
+    def in_partition(self) -> str:
+        """A clause about its SM partition, after a comma, or ""."""
+        if self.owner is None or self.entry is None:
+            return ""
+        gpus = self.owner.gpu_by_uuid()
+        return isolation.in_partition(
+            self.entry.labels.isolation, (gpus[uuid] for uuid in self.entry.gpu_uuids if uuid in gpus)
+        )
 
     @property
     def gated(self) -> bool:
@@ -142,6 +152,7 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = 
                 "memoryBytes": share.memory_bytes,
                 **({} if share.shrink_to_bytes is None else {"shrinksToBytes": share.shrink_to_bytes}),
                 **_lent_document(described, position, share),
+                **({} if share.mig is None else {"migDevice": str(share.mig)}),
             }
             for position, share in enumerate(described.entry.shares if described.entry else ())
         ],
@@ -179,7 +190,8 @@ def _isolation(described: DescribedPod, snapshot: Snapshot) -> str:
     if described.entry is None:
         return ""
     why = _isolation_why(described, snapshot)
-    return f"{described.entry.labels.isolation}: {why}" if why else str(described.entry.labels.isolation)
+    kind = mig_shares.described(described.entry.labels.isolation, described.entry.shares)
+    return f"{kind}: {why}" if why else kind
 
 
 def _isolation_why(described: DescribedPod, snapshot: Snapshot) -> str:
@@ -191,7 +203,7 @@ def _isolation_why(described: DescribedPod, snapshot: Snapshot) -> str:
     if described.entry is None or (snapshot.profile is None and not asked.isolation):
         return ""
     default = isolation.DEFAULT if snapshot.profile is None else snapshot.profile.isolation
-    return isolation.why(asked, default, described.entry.labels.isolation)
+    return isolation.why(asked, default, described.entry.labels.isolation) + described.in_partition
 
 
 def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now: float) -> Page:

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gpushare import codec, contract, ledger, pod, quantity
+from gpushare import codec, contract, ledger, mig_shares, pod, quantity
 from gpushare.allocation import Allocation, Isolation, peak
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.options import Options
@@ -185,7 +185,7 @@ def _row(row: PodRow, now: float) -> Row:
         row.name,
         _places(row.gpus),
         *(_held(row) if row.entry else _request_cells(row)),
-        row.entry.labels.isolation.value if row.entry else NONE,
+        mig_shares.described(row.entry.labels.isolation, row.entry.shares) if row.entry else NONE,
         *(
             cell_figures.used(row.used, row.memory_bytes, sum(gpu.shared for gpu in row.gpus))
             if row.entry

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpushare import contract, isolation, pod, policies, quantity
+from gpushare import contract, isolation, mig_shares, pod, policies, quantity
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Rejected
 from kubectl_gpushare.output.values import Cell, Column, Document, Page, Section, Table, field, section
@@ -87,7 +87,11 @@ def _isolations(described_pod: described.DescribedPod, reasons: Reasons) -> list
         return []
     if not given:
         return [f"{kind}: {why}" for kind, why in tried]
-    return [f"{kind}: {isolation.why_given(kind, tried)}" for kind in given]
+    shares = () if entry is None else entry.shares
+    return [
+        f"{mig_shares.described(kind, shares)}: {isolation.why_given(kind, tried)}{described_pod.in_partition}"
+        for kind in given
+    ]
 
 
 def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:

@@ -2,8 +2,9 @@
 
 The requested devices come from NVIDIA_VISIBLE_DEVICES, from mounts that stand for devices, or from an annotation with
 CDI device names. The program mounts the driver's libraries and the files of the requested GPUs; a MIG device is in its
-GPU's file. Device nodes and driver files in a CDI specification are not mounted, because the simulation has none. Every
-container start waits for this program, so it imports little.
+GPU's file. It applies the environment of a CDI specification, and the mounts of the device itself. Device nodes and the
+driver files that all devices have in common are not mounted, because the simulation has none. Every container start
+waits for this program, so it imports little.
 
 Usage: create.py DEVICES LIBRARIES CDI-DIRECTORY ARGUMENTS-OF-RUNC...
 """
@@ -33,6 +34,9 @@ DRIVER = {
 DEVICE_DIRECTORY = "/dev/simgpu"
 RENDEZVOUS = "rendezvous"  # by which kernels of different GPUs synchronise; mounted into every container with a GPU
 CONTROL = "control"  # the driver's own device file, if it exists; added to every container with the driver
+# A link to the host's cgroup v2, if it exists: the simulated driver's limits by cgroup need it in the container, and
+# next to v1, runc mounts only that. A real driver is in the kernel.
+CGROUPS = "cgroups"
 IMAGE_BYTES = 1 << 20  # the GPU's state is in this first part of its file; the rest belongs to processes
 VOLUME_MOUNTS = "/var/run/nvidia-container-devices"
 CDI_ANNOTATIONS = "cdi.k8s.io/"
@@ -61,8 +65,8 @@ def mounted(mounts: list[Json]) -> list[str]:
     return [mount["destination"].removeprefix(prefix) for mount in mounts if mount["destination"].startswith(prefix)]
 
 
-def described(annotations: dict[str, str], directory: str) -> tuple[list[str], list[str]]:
-    """Return the GPUs that CDI annotations name, and the environment that their specifications add.
+def described(annotations: dict[str, str], directory: str) -> tuple[list[str], list[str], list[Json]]:
+    """Return the GPUs that CDI annotations name, and the environment and the mounts that their specifications add.
 
     Raises:
         UnknownDeviceError: no specification in `directory` has a name.
@@ -77,12 +81,15 @@ def described(annotations: dict[str, str], directory: str) -> tuple[list[str], l
     missing = [name for name in wanted if name not in known]
     if missing:
         raise UnknownDeviceError(f"unresolvable CDI devices {', '.join(missing)}: no file in {directory} has them")
-    environment = [entry for name in wanted for entry in known[name][0].get("containerEdits", {}).get("env", ())]
+    edits = [part.get("containerEdits", {}) for name in wanted for part in known[name]]
+    environment = [entry for edit in edits for entry in edit.get("env", ())]
     names: list[str] = []
+    added: list[Json] = []
     for name in wanted:
         kind, _, device = name.partition("=")
         names += [device] if kind.endswith("/gpu") else numbers(known[name][1])
-    return names, environment
+        added += known[name][1].get("containerEdits", {}).get("mounts", ())
+    return names, environment, added
 
 
 def numbers(device: Json) -> list[str]:
@@ -126,11 +133,21 @@ def select(names: list[str], files: list[str]) -> list[str]:
 def mounts(devices: str, files: list[str], libraries: str) -> list[dict[str, object]]:
     """Return the mounts of the driver's libraries and these device files."""
     sources = {f"{libraries}/{name}": (f"{directory}/{name}", "ro") for name, directory in DRIVER.items()}
-    sources |= {f"{devices}/{file}": (f"{DEVICE_DIRECTORY}/{file}", "rw") for file in files}
+    access = {CGROUPS: "ro"}
+    sources |= {f"{devices}/{file}": (f"{DEVICE_DIRECTORY}/{file}", access.get(file, "rw")) for file in files}
     return [
-        {"source": source, "destination": destination, "type": "bind", "options": ["bind", "nosuid", "nodev", access]}
-        for source, (destination, access) in sources.items()
+        {"source": source, "destination": destination, "type": "bind", "options": ["bind", "nosuid", "nodev", mode]}
+        for source, (destination, mode) in sources.items()
     ]
+
+
+def replace(there: list[Json], more: list[Json]) -> None:
+    """Add the mounts of a CDI device. They take the place of others at the same path, such as `/dev/shm`."""
+    paths = {mount["containerPath"] for mount in more}
+    there[:] = [mount for mount in there if mount["destination"] not in paths]
+    for mount in more:
+        bind = {"source": mount["hostPath"], "destination": mount["containerPath"], "options": mount["options"]}
+        there.append({"type": "bind", **bind})
 
 
 def add_control(linux: Json, path: str) -> None:
@@ -150,8 +167,9 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
     names = requested(environment)
     if names == [VOLUME_MOUNTS]:
         names = mounted(configuration.get("mounts") or [])
-    by_name, added = described(configuration.get("annotations") or {}, cdi)
+    by_name, added, more = described(configuration.get("annotations") or {}, cdi)
     environment += added
+    replace(configuration.setdefault("mounts", []), more)
     if by_name:
         names = by_name
     if names is None:
@@ -162,6 +180,7 @@ def edit(bundle: str, devices: str, libraries: str, cdi: str) -> None:
     files = [file for file in os.listdir(devices) if file.startswith("gpu")]  # noqa: PTH208
     selected = select(parents(names, devices, files), files)
     shared = [RENDEZVOUS] if selected and os.path.exists(f"{devices}/{RENDEZVOUS}") else []  # noqa: PTH110
+    shared += [CGROUPS] if selected and os.path.exists(f"{devices}/{CGROUPS}") else []  # noqa: PTH110
     configuration.setdefault("mounts", []).extend(mounts(devices, selected + shared, libraries))
     if os.path.exists(f"{devices}/{CONTROL}"):  # noqa: PTH110
         add_control(configuration.setdefault("linux", {}), f"{devices}/{CONTROL}")

@@ -2,6 +2,7 @@
 #include "command/mps_partition.h"
 
 #include <string.h>
+#include <unistd.h>
 
 #include "command/mps_server.h"
 
@@ -78,6 +79,9 @@ void mps_partition_add(const char *uuid, unsigned chunks, FILE *answer) {
     made++;
     free_entry->id[0] = (char)('A' + made % 26);
     free_entry->id[1] = (char)('a' + made / 26 % 26);
+    unsigned daemon = (unsigned)getpid(); /* no two daemons give the same names */
+    for (unsigned i = 2; daemon != 0; i++, daemon /= 26)
+        free_entry->id[i] = (char)('a' + daemon % 26);
     fprintf(answer, "Partition %s/%s created\n", mps_gpu((unsigned)device)->image->uuid, free_entry->id);
 }
 

@@ -9,8 +9,8 @@ _BENCH = str(Path(__file__).resolve().parents[2] / "bench")
 
 sys.path.append(_BENCH)
 try:
-    from openb import bound, known_policies, links, own_policies, trace
+    from openb import bound, known_policies, links, own_policies, trace, worlds
 finally:
     sys.path.remove(_BENCH)
 
-__all__ = ["bound", "known_policies", "links", "own_policies", "trace"]
+__all__ = ["bound", "known_policies", "links", "own_policies", "trace", "worlds"]

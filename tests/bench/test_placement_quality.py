@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.mix import Mix
 from gpushare.placement.fleet import Fleet
-from tests.bench.openb_modules import known_policies, links, own_policies, trace
+from tests.bench.openb_modules import known_policies, links, own_policies, trace, worlds
 
 NODES = [trace.Node(f"node-{number}", 96_000, 768 * 1024, 8, "A100") for number in range(10)]
 HALF = trace.Pod(4000, 16_384, 1, 50, ())
@@ -49,3 +49,12 @@ def test_a_pod_may_ask_for_another_part_of_the_memory_than_of_the_compute() -> N
         placed = [scheduler.place(much_memory) for _ in range(9)]
         assert placed[-1] is None  # two do not fit on one GPU
         assert None not in placed[:-1]
+
+
+def test_random_worlds_need_no_lists_and_are_drawn_by_the_seed() -> None:
+    nodes, pods = worlds.load(None, "random-0", 1)
+    assert (nodes, pods) == worlds.load(None, "random-0", 1)
+    other = worlds.load(None, "random-0", 2)
+    assert other[0] == nodes
+    assert other[1] != pods
+    assert sum(pod.size for pod in pods) >= trace.MAX_LOAD * 100 * sum(node.gpus for node in nodes)

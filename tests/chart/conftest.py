@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
@@ -13,6 +14,7 @@ import pytest
 
 from gpushare.object_parsers import read_yaml
 from lab import build
+from lab.access import KUBECTL_ENVIRONMENT
 
 Json = dict[str, Any]
 CHART = Path(__file__).resolve().parents[2] / "charts" / "gpushare"
@@ -35,7 +37,8 @@ class Helm:
 
     def run(self, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [str(self.program), *arguments, f"--kubeconfig={self.kubeconfig}"]
-        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False)
+        environment = {**os.environ, **KUBECTL_ENVIRONMENT}
+        return subprocess.run(command, capture_output=True, text=True, timeout=240, check=False, env=environment)
 
     def text(self, *arguments: str) -> str:
         """Return the output of a command that must succeed."""

@@ -85,7 +85,10 @@ def test_a_release_is_installed_upgraded_and_uninstalled(here: Helm, own: access
     assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 2
 
     # Objects that the webhook writes, and the ledger.
-    trusted = [{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": bundle}]
+    hooks = got(own, "mutatingwebhookconfiguration", "gpushare")["webhooks"]
+    trusted = [
+        {"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": bundle} for at in range(len(hooks))
+    ]
     own.kubectl("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={json.dumps(trusted)}")
     own.kubectl(
         "patch",
@@ -100,8 +103,8 @@ def test_a_release_is_installed_upgraded_and_uninstalled(here: Helm, own: access
     here.text("upgrade", *flags, "--set=webhook.replicas=3", "--set=agent.mps.enabled=true")
     assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 3
     assert got(own, "daemonset", "gpushare-mps")["metadata"]["labels"]["app.kubernetes.io/component"] == "mps"
-    (hook,) = got(own, "mutatingwebhookconfiguration", "gpushare")["webhooks"]
-    assert hook["clientConfig"]["caBundle"] == bundle
+    hooks = got(own, "mutatingwebhookconfiguration", "gpushare")["webhooks"]
+    assert {hook["clientConfig"]["caBundle"] for hook in hooks} == {bundle}
     assert got(own, "secret", contract.CERTIFICATE_SECRET)["data"]["ca.key"]
 
     here.text("rollback", RELEASE, "1", f"--namespace={NAMESPACE}")

@@ -10,8 +10,9 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare import contract
 from gpushare.object_parsers import read_yaml
-from lab import build
+from lab import access, build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests
 
@@ -21,6 +22,8 @@ Json = dict[str, Any]
 RUNTIME_CLASS = {"agent.runtimeClassName": "nvidia"}
 DRIVER_ROOT = {"agent.cdi.enabled": True, "agent.nvidiaDriverRoot": "/run/nvidia/driver"}
 MICROK8S = {"agent.kubeletRootDir": "/var/snap/microk8s/common/var/lib/kubelet"}
+AGENT_NODES = "agent.affinity.nodeAffinity.requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms"
+OPT_IN = {AGENT_NODES: [{"matchExpressions": [{"key": contract.NODE_CONFIG_LABEL, "operator": "Exists"}]}]}
 MONITORING = {
     f"monitoring.{part}.enabled": True for part in ("serviceMonitor", "podMonitor", "prometheusRule", "dashboards")
 }
@@ -38,7 +41,9 @@ SWITCHES: dict[str, Json] = {
     "driver-memory": {"agent.driverMemory": True},
     "microk8s": MICROK8S,
     "runtime-class": RUNTIME_CLASS,
+    "opt-in": OPT_IN,
     "defrag": {"defrag.enabled": True},
+    "demand": {"demand.enabled": True},
     "monitoring": MONITORING,
 }
 TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root replaces it
@@ -61,18 +66,27 @@ def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]
 
 def build_kustomization(directory: Path) -> str:
     command = [str(build.ensure() / "kubectl"), "kustomize", str(directory)]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stdout
+    environment = {**os.environ, **access.KUBECTL_ENVIRONMENT}
+    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
 
 
 WITHOUT_HELMS_OWN: Json = {"createNamespace": True, "crds.keep": False}
+
+
+@pytest.fixture(scope="module")
+def whole(helm4: Helm) -> dict[tuple[str, str], Json]:
+    """Return what the chart renders by default, with the namespace."""
+    return comparable(helm4.rendered(WITHOUT_HELMS_OWN))
 
 
 def test_the_charts_defaults_equal_the_default_installation(helm: Helm, tmp_path: Path) -> None:
     assert comparable(helm.rendered(WITHOUT_HELMS_OWN)) == kustomized(tmp_path)
 
 
-def test_the_default_chart_omits_the_namespace_and_keeps_the_crd(helm4: Helm) -> None:
-    whole, default = comparable(helm4.rendered(WITHOUT_HELMS_OWN)), comparable(helm4.rendered())
+def test_the_default_chart_omits_the_namespace_and_keeps_the_crd(
+    helm4: Helm, whole: dict[tuple[str, str], Json]
+) -> None:
+    default = comparable(helm4.rendered())
     assert set(whole) - set(default) == {("Namespace", "gpushare-system")}
     crd = default.pop(("CustomResourceDefinition", "gpunodes.gpushare.io"))
     assert crd["metadata"].pop("annotations") == {"helm.sh/resource-policy": "keep"}
@@ -82,10 +96,12 @@ def test_the_default_chart_omits_the_namespace_and_keeps_the_crd(helm4: Helm) ->
 
 
 @pytest.mark.parametrize("component", SWITCHES)
-def test_each_switch_equals_its_component(helm4: Helm, tmp_path: Path, component: str) -> None:
+def test_each_switch_equals_its_component(
+    helm4: Helm, whole: dict[tuple[str, str], Json], tmp_path: Path, component: str
+) -> None:
     rendered = comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **SWITCHES[component]}))
     assert rendered == kustomized(tmp_path, component)
-    assert rendered != comparable(helm4.rendered(WITHOUT_HELMS_OWN))
+    assert rendered != whole
 
 
 def sorted_arguments(objects: dict[tuple[str, str], Json]) -> dict[tuple[str, str], Json]:
@@ -108,9 +124,13 @@ def test_every_component_has_a_switch_or_value() -> None:
     assert components == set(SWITCHES)
 
 
-def test_rendering_twice_gives_the_same_objects(helm: Helm) -> None:
-    assert helm.rendered(SWITCHES["mps"]) == helm.rendered(SWITCHES["mps"])
-    arguments = ("template", "gpushare", str(manifests.REPOSITORY / "charts" / "gpushare"))
+def test_rendering_twice_gives_the_same_text(helm: Helm) -> None:
+    arguments = (
+        "template",
+        "gpushare",
+        str(manifests.REPOSITORY / "charts" / "gpushare"),
+        "--set=agent.mps.enabled=true",
+    )
     assert helm.text(*arguments) == helm.text(*arguments)
 
 

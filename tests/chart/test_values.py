@@ -244,11 +244,13 @@ def test_webhook_values_reach_its_configuration(helm4: Helm) -> None:
         "webhook.timeoutSeconds": 5,
         "webhook.namespaceSelector.matchExpressions": [more],
     }
-    (hook,) = helm4.one("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION, values)["webhooks"]
-    assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 5)
-    own, added = hook["namespaceSelector"]["matchExpressions"]
-    assert own["values"] == ["kube-system", contract.SYSTEM_NAMESPACE]
-    assert added == more
+    hooks = helm4.one("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION, values)["webhooks"]
+    assert hooks[-1]["name"] == contract.WEBHOOK_NAME
+    for hook in hooks:
+        assert (hook["failurePolicy"], hook["timeoutSeconds"]) == ("Ignore", 5)
+        own, added = hook["namespaceSelector"]["matchExpressions"]
+        assert own["values"] == ["kube-system", contract.SYSTEM_NAMESPACE]
+        assert added == more
 
 
 def test_the_disruption_budget_can_be_disabled(helm4: Helm) -> None:

@@ -18,11 +18,11 @@ import pytest
 from gpushare import contract
 from lab import access, cluster, lab_errors
 from tests.config import manifests
-from tests.config.installation import SYSTEM, install, ours
+from tests.config.installation import SYSTEM, install, remove
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
-PARTS = ("namespace", "rbac", "policy", "certificates")
+PARTS = ("crd", "namespace", "rbac", "policy", "certificates")
 DEFRAG = [f"--filename={manifests.CONFIG / 'components/defrag' / name}" for name in ("rights.yaml", "policy.yaml")]
 Patch = dict[str, Any] | list[dict[str, Any]]
 PATHS = {
@@ -84,12 +84,11 @@ class Cluster:
 def installed(api_server: access.Access) -> Iterator[Cluster]:
     """Install CRD, RBAC and policies, and a MutatingWebhookConfiguration that calls no webhook."""
     kubectl = api_server.kubectl
-    kubectl("apply", "--server-side", "--force-conflicts", f"--filename={manifests.CONFIG / 'base/crd/gpunodes.yaml'}")
-    api_server.wait_until_established("gpunodes.gpushare.io")
+    apply = ("apply", "--server-side", "--force-conflicts")
     with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
-        kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
-    kubectl("apply", "--server-side", *DEFRAG)
-    kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=json.dumps(matching_no_pod()))
+        kubectl(*apply, f"--kustomize={directory}")
+    kubectl(*apply, *DEFRAG, "--filename=-", input=json.dumps(matching_no_pod()))
+    api_server.wait_until_established("gpunodes.gpushare.io")
     try:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
@@ -176,16 +175,12 @@ def own() -> Iterator[access.Access]:
 
 def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
     """Finalize terminating namespaces, as the controller manager would."""
-    while not ended.wait(0.5):
-        with contextlib.suppress(lab_errors.LabError):
-            namespace = own.find(f"/api/v1/namespaces/{SYSTEM}")
-            if namespace and namespace["status"]["phase"] == "Terminating":
-                own.finalize_namespace(SYSTEM)
-
-
-def is_there(own: access.Access) -> bool:
-    """Whether anything of gpushare is left."""
-    return bool(ours(own)) or "gpunodes" in own.kubectl("get", "crd", "--output=name")
+    while not ended.wait(0.2):
+        for name in (SYSTEM, contract.DEMAND_NAMESPACE):
+            with contextlib.suppress(lab_errors.LabError):
+                namespace = own.find(f"/api/v1/namespaces/{name}")
+                if namespace and namespace["status"]["phase"] == "Terminating":
+                    own.finalize_namespace(name)
 
 
 @pytest.fixture
@@ -196,8 +191,5 @@ def run(own: access.Access, tmp_path: Path) -> Iterator[Callable[..., subprocess
         return install(*flags, path=str(own.kubectl_program.parent), kubeconfig=own.kubeconfig, more=more, cwd=tmp_path)
 
     yield run_it
-    if is_there(own):
-        done = run_it("--uninstall", "--delete-ledger")
-        assert done.returncode == 0, done.stderr
-        assert not is_there(own)
-    own.kubectl("delete", "node", "--all")
+    remove(own)
+    own.delete("/api/v1/nodes")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import time
 from pathlib import Path
 
 from lab import access
@@ -39,19 +40,43 @@ def install(
     )
 
 
-KINDS = (
-    "validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,"
-    "clusterrole,clusterrolebinding"
+_CLUSTER_WIDE = (
+    "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations",
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings",
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicies",
+    "rbac.authorization.k8s.io/v1/clusterrolebindings",
+    "rbac.authorization.k8s.io/v1/clusterroles",
 )
+_NAMESPACED = {
+    "api/v1": "services configmaps secrets serviceaccounts",
+    "apis/apps/v1": "deployments daemonsets",
+    "apis/batch/v1": "cronjobs",
+    "apis/networking.k8s.io/v1": "networkpolicies",
+    "apis/policy/v1": "poddisruptionbudgets",
+    "apis/rbac.authorization.k8s.io/v1": "rolebindings roles",
+}
+_LISTS = (
+    *(f"/apis/{kind}" for kind in _CLUSTER_WIDE),
+    *(f"/{group}/namespaces/{SYSTEM}/{kind}" for group, kinds in _NAMESPACED.items() for kind in kinds.split()),
+)
+CRD = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/gpunodes.gpushare.io"
+_NAMESPACE = f"/api/v1/namespaces/{SYSTEM}"
 
 
 def ours(own: access.Access) -> list[str]:
-    """Return all objects of gpushare except its ledger."""
-    everywhere = own.kubectl("get", KINDS, "--output=name").split()
-    workloads = own.kubectl(
-        "get", "deploy,ds,cronjob,secret,sa", "--namespace=gpushare-system", "--output=name"
-    ).split()
-    return [name for name in (*everywhere, *workloads) if "gpushare" in name]
+    """Return the API paths of all objects of gpushare except its ledger and its namespace."""
+    names = {path: [item["metadata"]["name"] for item in own.read(path)["items"]] for path in _LISTS}
+    return [f"{path}/{name}" for path in _LISTS for name in names[path] if "gpushare" in name]
+
+
+def remove(own: access.Access) -> None:
+    """Remove gpushare and its ledger through the API, which takes a tenth of the time of install.sh --uninstall."""
+    for path in (*ours(own), CRD, _NAMESPACE):
+        own.delete(path)
+    deadline = time.monotonic() + 60
+    while own.find(CRD) or own.find(_NAMESPACE):
+        assert time.monotonic() < deadline, "the CRD and the namespace of gpushare are not gone after 60 s"
+        time.sleep(0.05)
 
 
 # No pod can run here because there is no kubelet, so do not wait long; install.sh then reports a failure.

@@ -13,7 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gpushare import codec
-from gpushare.allocation import Isolation, Labels, Steps
+from gpushare.allocation import Isolation, Labels, MigInstance, Steps
 from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement, Mode, Resize
 from tests import builders
 from tests.config import manifests
@@ -39,6 +39,8 @@ def full_node(name: str = "node-a") -> GpuNode:
         pending_mode=Mode.MPS,
         mig_profiles=("1g.10gb", "3g.40gb"),
         isolations=(Isolation.ARBITER, Isolation.MPS),
+        sm_partitions=4,
+        mig_geometry=builders.mig_geometry(),
         memory_enforcement=MemoryEnforcement.DRIVER,
         pci_bus_id="00000000:07:00.0",
         healthy=False,
@@ -47,9 +49,9 @@ def full_node(name: str = "node-a") -> GpuNode:
     )
     labels = Labels("a", "b", "c", Isolation.MPS)
     entry = dataclasses.replace(builders.allocation("a1", gpu.uuid, uid="u1", reserved_until=1e9), labels=labels)
-    shrinking = dataclasses.replace(
-        entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2), memory_limit_bytes=builders.GIB
-    )
+    device = MigInstance("1g.10gb", 6, 1, 14, 10 * builders.GIB)
+    amounts = {"shrink_to_bytes": builders.GIB, "memory_limit_bytes": builders.GIB}
+    shrinking = dataclasses.replace(entry.shares[0], steps=Steps(1, 2), mig=device, **amounts)
     return GpuNode(
         name,
         gpus=(gpu,),

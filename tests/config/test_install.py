@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from config import overlay
 from lab import access
 from tests.config import manifests
 from tests.config.installation import QUICKLY, SYSTEM, install, installed, ours
@@ -207,7 +208,7 @@ def test_a_second_installation_keeps_fields_set_by_others(
     assert own.kubectl("get", "gpunodes", "--output=name").split() == ["gpunode.gpushare.io/gpu-1"]
     assert run("--uninstall").returncode == 0
     assert list(tmp_path.glob("*.yaml")) == [saved]
-    installed(run(*QUICKLY))
+    own.kubectl("create", "namespace", SYSTEM)
     own.kubectl("create", f"--filename={saved}")
     assert own.kubectl(*written) == entries
 
@@ -222,23 +223,25 @@ def test_a_second_installation_keeps_the_components(
     def capabilities() -> str:
         return own.kubectl("get", "ds", "gpushare-agent", f"-n={SYSTEM}", "-o", "jsonpath={..capabilities.add}")
 
-    def installed_with(*flags: str) -> str:
-        done = run(*QUICKLY, *flags)
-        installed(done)
-        return done.stdout
-
-    assert "that stay" not in installed_with("--component", "mig", "--component=mps", "--component", "defrag")
+    first = run(*QUICKLY, "--component", "mig", "--component=mps", "--component", "defrag", "--component", "demand")
+    installed(first)
+    assert "that stay" not in first.stdout
     with_mig = capabilities()
-    assert "Components of the last installation that stay: mig mps defrag. " in installed_with()
-    assert "that stay: mps defrag. " in installed_with("--component=mig")
-    assert capabilities() == with_mig
-    assert "daemonset.apps/gpushare-mps" in names("ds")
+    same = run("--dry-run", *QUICKLY, "--component=mig")
+    assert same.returncode == 0, same.stderr
+    assert "Components of the last installation that stay: mps defrag demand. " in same.stdout
+    assert same.stdout.endswith("\nAll objects exist already, as in the manifests.\nNothing was changed.\n")
     dry_run = run("--dry-run", *QUICKLY, "--without-component", "mps").stdout
+    assert "that stay: mig defrag demand. " in dry_run
     assert 'daemonset.apps "gpushare-mps" deleted' in dry_run
     assert "daemonset.apps/gpushare-mps" in names("ds")
-    assert "that stay: defrag. " in installed_with("--without-component", "mps", "--without-component=mig")
+    second = run(*QUICKLY, *[f"--without-component={name}" for name in ("mps", "mig", "demand")])
+    installed(second)
+    assert "that stay: defrag. " in second.stdout
     assert names("ds,cronjob") == ["daemonset.apps/gpushare-agent", "cronjob.batch/gpushare-defrag"]
     assert capabilities() != with_mig
+    left = own.kubectl("get", "namespace,priorityclass,validatingadmissionpolicy", "--output=name")
+    assert "gpushare-demand" not in left
     refused = run(*QUICKLY, "--without-component", "mps")
     assert refused.returncode == 1
     assert refused.stderr == "error: --without-component mps: the cluster has defrag\n"
@@ -289,12 +292,11 @@ def test_an_upgrade_keeps_the_configurations(
 
 @pytest.mark.apiserver
 def test_a_field_of_another_manager_is_a_conflict_with_a_remedy(
-    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
+    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    installed(run(*QUICKLY))
-    again = run("--dry-run", *QUICKLY)
-    assert again.returncode == 0, again.stderr
-    assert again.stdout.endswith("\nAll objects exist already, as in the manifests.\nNothing was changed.\n")
+    # What install.sh applies, without its checks.
+    overlay.write(tmp_path / "overlay", overlay.Wanted())
+    own.kubectl("apply", "--server-side", f"--kustomize={tmp_path / 'overlay'}")
     three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')
     own.kubectl(*three, "--field-manager=other-tool")
     refused = run(*QUICKLY)

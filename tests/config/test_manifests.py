@@ -21,6 +21,7 @@ from gpushare import contract, errors, quantity
 from gpushare import request as requests
 from gpushare.config.node_settings import NodeSettings
 from gpushare.object_parsers import read_yaml
+from gpushare.syntaxes.translation import SYNTAXES
 from lab import access
 from tests import builders
 from tests.config import manifests
@@ -51,11 +52,14 @@ def test_names_in_manifests_equal_the_contract() -> None:
     crd = manifests.named("CustomResourceDefinition", f"{contract.GPUNODE_PLURAL}.{contract.GROUP_NAME}")
     assert crd["spec"]["names"]["kind"] == contract.GPUNODE_KIND
     assert [version["name"] for version in crd["spec"]["versions"]] == [contract.VERSION]
-    (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    *others, hook = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
     assert hook["name"] == contract.WEBHOOK_NAME
-    service = hook["clientConfig"]["service"]
-    assert service["path"] == contract.WEBHOOK_PATH
-    assert (service["name"], service["namespace"]) == (webhook_settings.SERVICE, contract.SYSTEM_NAMESPACE)
+    assert [other["name"] for other in others] == [f"{name}{contract.SYNTAX_WEBHOOK_SUFFIX}" for name in SYNTAXES]
+    paths = [contract.WEBHOOK_PATH, *(f"{contract.WEBHOOK_PATH}/{name}" for name in SYNTAXES)]
+    for each, path in zip((hook, *others), paths, strict=True):
+        service = each["clientConfig"]["service"]
+        assert service["path"] == path
+        assert (service["name"], service["namespace"]) == (webhook_settings.SERVICE, contract.SYSTEM_NAMESPACE)
     manifests.named("Service", webhook_settings.SERVICE)
 
 
@@ -73,7 +77,8 @@ SHARE_KEYS_IN_CEL = {*contract.SHARE_KEYS, *(key + "." for key in contract.PER_C
 
 
 def test_the_webhook_is_called_for_exactly_the_requesting_keys() -> None:
-    (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    *others, hook = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    assert {other["failurePolicy"] for other in others} == {"Fail"}
     conditions = {match_condition["name"]: match_condition["expression"] for match_condition in hook["matchConditions"]}
     (asks,) = conditions.values()
     assert keys_in(asks) == SHARE_KEYS_IN_CEL
@@ -142,10 +147,17 @@ def test_every_policy_denies_and_the_template_policy_warns() -> None:
 
 
 def test_the_webhook_is_not_called_for_exempt_namespaces() -> None:
-    (hook,) = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
-    (rule,) = hook["namespaceSelector"]["matchExpressions"]
-    assert rule["operator"] == "NotIn"
-    assert tuple(rule["values"]) == contract.EXEMPT_NAMESPACES
+    for hook in manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]:
+        (rule,) = hook["namespaceSelector"]["matchExpressions"]
+        assert rule["operator"] == "NotIn"
+        assert tuple(rule["values"]) == contract.EXEMPT_NAMESPACES
+
+
+def test_a_syntax_is_understood_only_where_its_label_says_so() -> None:
+    *others, hook = manifests.named("MutatingWebhookConfiguration", contract.WEBHOOK_CONFIGURATION)["webhooks"]
+    selected = [other["namespaceSelector"]["matchLabels"] for other in others]
+    assert selected == [{f"{contract.UNDERSTAND_PREFIX}{name}": contract.UNDERSTAND_VALUE} for name in SYNTAXES]
+    assert "matchLabels" not in hook["namespaceSelector"]
 
 
 def workload(kind: str, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -377,4 +389,4 @@ def test_kubectl_renders_exactly_the_listed_objects(
     here = manifests.objects(manifests.CONFIG / "default")
     assert sorted(names) == sorted([*((manifest["kind"], manifest["metadata"]["name"]) for manifest in here), *more])
     (hook,) = [doc for doc in read_yaml(rendered) if doc["kind"] == "MutatingWebhookConfiguration"]
-    assert hook["webhooks"][0]["clientConfig"]["service"]["path"] == contract.WEBHOOK_PATH
+    assert hook["webhooks"][-1]["clientConfig"]["service"]["path"] == contract.WEBHOOK_PATH

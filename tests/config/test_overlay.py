@@ -104,7 +104,7 @@ def test_components_apply_alone_and_all_together(overlay: ModuleType, tmp_path: 
 def test_components_follow_those_that_they_patch_in_any_order_of_the_arguments(
     overlay: ModuleType, tmp_path: Path
 ) -> None:
-    names = ["driver-memory", "deny-unregistered", "runtime-class", "mps", "driver-root", "cdi", "openshift"]
+    names = ["driver-memory", "deny-unregistered", "opt-in", "runtime-class", "mps", "driver-root", "cdi", "openshift"]
     overlay.write(tmp_path, overlay.Wanted(components=names, pushed=tmp_path / "none"))
     document = json.loads((tmp_path / "kustomization.yaml").read_text())
     assert document["components"] == [f"config/components/{name}" for name in reversed(names)]

@@ -137,10 +137,25 @@ def test_an_agent_changes_only_gpu_labels_of_its_node(agent: Agent) -> None:
     of_annotations = "may change only the node annotation gpushare.io/labels"
     assert of_annotations in agent.refused(path, {"metadata": {"annotations": {"other": "x"}}})
     taint = {"key": "k", "effect": "NoSchedule"}
-    assert "may change only labels and annotations of its node" in agent.refused(path, {"spec": {"taints": [taint]}})
+    only_labels = "may change only labels and annotations of its node"
+    assert only_labels in agent.refused(path, {"spec": {"taints": [taint]}})
+    assert only_labels in agent.refused(path, {"spec": {"unschedulable": True}})
     assert "may not write the Node or GPUNode" in agent.refused(
         f"/api/v1/nodes/{OTHER}", {"metadata": {"labels": labels}}
     )
+
+
+def test_an_agent_removes_only_the_startup_taint_of_its_node(agent: Agent, installed: Cluster) -> None:
+    path, only = f"/api/v1/nodes/{OWN}", "remove its start-up taint"
+    other = {"key": "team", "value": "red", "effect": "NoSchedule"}
+    for key in contract.STARTUP_TAINTS:
+        tainted = [other, {"key": key, "effect": "NoSchedule"}]
+        installed.administrator.patch(path, {"spec": {"taints": tainted}})
+        assert only in agent.refused(path, {"spec": {"taints": None}})
+        assert only in agent.refused(path, {"spec": {"taints": [{**other, "value": "blue"}]}})
+        assert agent.patch(path, {"spec": {"taints": [other]}})["spec"]["taints"] == [other]
+        assert only in agent.refused(path, {"spec": {"taints": tainted}})
+    installed.administrator.patch(path, {"spec": {"taints": None}})
 
 
 def test_a_token_without_a_node_writes_nothing(installed: Cluster, agent: Agent) -> None:

@@ -144,7 +144,7 @@ def test_a_namespace_excluded_by_an_administrator_gets_no_results(
 ) -> None:
     values = [value.replace("NAMESPACE", installed.namespace) for value in left_out.get("values", [])]
     configuration = matching_no_pod()
-    (hook,) = configuration["webhooks"]
+    *_, hook = configuration["webhooks"]
     hook["namespaceSelector"]["matchExpressions"].append(left_out | ({"values": values} if values else {}))
     configure_webhook(configuration)
     until(lambda: refused(installed, "which is not called for pods in this namespace"))
@@ -152,7 +152,7 @@ def test_a_namespace_excluded_by_an_administrator_gets_no_results(
 
 def test_a_selector_that_matches_the_namespace_has_no_effect(installed: Cluster, configure_webhook: Configures) -> None:
     configuration = matching_no_pod()
-    (hook,) = configuration["webhooks"]
+    *_, hook = configuration["webhooks"]
     hook["namespaceSelector"]["matchLabels"] = {"kubernetes.io/metadata.name": "another"}
     configure_webhook(configuration)
     until(lambda: refused(installed, "which is not called for pods in this namespace"))

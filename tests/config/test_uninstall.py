@@ -14,7 +14,7 @@ import pytest
 
 from lab import access
 from tests.config import manifests
-from tests.config.installation import QUICKLY, ours
+from tests.config.installation import CRD, QUICKLY, ours
 
 
 def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tuple[int, str]:
@@ -57,8 +57,9 @@ def test_uninstalling_asks_for_confirmation_on_a_terminal(
     assert code == 0
     assert ours(own) == []
     run(*QUICKLY, "--component=defrag")
-    assert "cronjob.batch/gpushare-defrag" in ours(own)
+    assert any(path.endswith("/cronjobs/gpushare-defrag") for path in ours(own))
     code, said = on_terminal(own, "", tmp_path, "--uninstall", "--delete-ledger", "--yes")
     assert code == 0
     assert "[y/N]" not in said
     assert ours(own) == []
+    assert own.find(CRD) is None

@@ -80,6 +80,7 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
             contract.API_VERSION,
             contract.OWN_LABELS,
             contract.ROTATE,
+            contract.UNDERSTAND_PREFIX,
             contract.WRITTEN_BY_HELM,
         ),
         *(contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE),

@@ -53,7 +53,7 @@ class Node:
             self.driver,
             link.arbiter,
             sizes,
-            gpus=gpus,
+            gpus=lambda: gpus.gpus,
             node=lambda: self.given or made.gpunode(),
             pods=lambda: made.pods,
             warn=lambda reason, note, of: self.events.append([reason, note, "/".join(of or ())]),

@@ -51,7 +51,8 @@ async def change(*words: str | Path) -> None:
 
 def environment(directory: Path) -> dict[str, str]:
     """Return the environment in which NVML finds the GPUs."""
-    return {**os.environ, "SIMGPU_DIR": str(directory), "LD_LIBRARY_PATH": str(BUILD), "PYTHONPATH": str(ROOT)}
+    simulation = {"SIMGPU_DIR": str(directory), "LD_LIBRARY_PATH": str(BUILD), "PYTHONPATH": str(ROOT)}
+    return {**os.environ, **programs.NO_CERTIFICATES, **simulation}
 
 
 def run(

@@ -17,7 +17,7 @@ from deviceplugin.state.node_state import NodeState
 from gpushare import codec, contract, ledger
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors
-from gpushare.gpunode import GpuNode, Resize
+from gpushare.gpunode import Gpu, GpuNode, Resize
 from tests import builders, rights
 from tests.deviceplugin import agent_process, simulated, simulated_kubelet
 from tests.deviceplugin.api_server_node import Cluster, cluster, installed
@@ -340,6 +340,32 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         assert len(set(seen)) == 2
     used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)
     assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
+
+
+async def test_a_status_does_not_wait_for_a_driver_that_hangs(
+    cluster: Cluster, short_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("deviceplugin.report.gpunode_status.RESIZES_SECONDS", 0.05)
+    promised, answers, wake = Resize("a1", 0, 4 << 30, 0), asyncio.Event(), asyncio.Event()
+
+    async def resizes(_: GpuNode) -> tuple[Resize, ...]:
+        await answers.wait()
+        return (promised,)
+
+    async with api_client.connect(str(cluster.agents_kubeconfig(short_path / "kubeconfig")), component="agent") as api:
+        state = NodeState()
+        status = GpuNodeStatus(
+            api, GpuNodeCopy(api, node_name=cluster.node, wake=wake), state, wake=wake, resizes=resizes
+        )
+        await status.step()
+        state.gpus.publish((Gpu("GPU-1", 0, "L4", 24 << 30),))
+        await status.step()
+        assert [gpu.uuid for gpu in codec.read(await cluster.gpunode()).gpus] == ["GPU-1"]
+        wake.clear()
+        answers.set()
+        await wake.wait()
+        await status.step()
+        assert codec.read(await cluster.gpunode()).resizes == (promised,)
 
 
 async def test_an_agent_whose_calls_are_all_rejected_is_not_ready(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -35,6 +36,10 @@ mig:
         "version: v1\nflags: {plugin: {deviceListStrategy: cdi-annotations}}\n"
         "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n"
     ),
+    "mig-shares": (
+        "version: v1\nflags: {plugin: {deviceListStrategy: cdi-annotations}}\n"
+        "sharing: {fractional: {resources: [{name: nvidia.com/gpu, isolations: [arbiter, mig]}]}}\n"
+    ),
     "mig-off": "version: v1\nmig: [{devices: all, mig-enabled: false}]\n",
 }
 
@@ -65,8 +70,8 @@ class Node:
     def run(self, name: str, resource: str, count: int = 1) -> None:
         self._create(name, {"limits": {resource: count}}, {})
 
-    def share(self, name: str, request: str) -> None:
-        self._create(name, {}, {contract.REQUEST: request})
+    def share(self, name: str, request: str, **more: str) -> None:
+        self._create(name, {}, {contract.REQUEST: request, **{contract.PREFIX + key: more[key] for key in more}})
 
     def _create(self, name: str, resources: dict[str, Any], annotations: dict[str, str]) -> None:
         command = ["sh", "-c", "env; gpushare-probe; echo end; sleep 3600"]
@@ -86,6 +91,11 @@ class Node:
         eventually(lambda: self.phase(name) == "Running//0")
         eventually(lambda: "end" in self.logs(name))
         return self.logs(name)
+
+    def reason(self, name: str) -> str:
+        """Return why a pod waits."""
+        metadata = self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["metadata"]
+        return str(metadata["annotations"].get(contract.REASON, ""))
 
     def logs(self, name: str) -> list[str]:
         return self.lab.kubectl("logs", name, f"--namespace={self.namespace}").splitlines()
@@ -231,3 +241,27 @@ def test_a_share_gets_its_gpu_through_cdi_once_its_container_is_known(node: Node
     # All containers have their devices: the agent has found none missing.
     assert node.condition(contract.CONDITION_DEVICES_INJECTED)[0] != "False"
     node.end(*seen)
+
+
+def test_a_gated_pod_gets_a_mig_device_that_is_cut_for_it_and_sees_no_other(node: Node) -> None:
+    node.label("cdi-shares")
+    eventually(lambda: "cdi-shares is in force" in node.condition("ConfigValid")[1])
+    names = ("tenant", "neighbour")
+    for name in names:
+        node.share(name, "0.1", memory="4Gi", isolation="mig")
+        eventually(lambda name=name: "no shares with isolation mig" in node.reason(name))  # type: ignore[misc]
+    began = time.monotonic()
+    node.label("mig-shares")
+    seen = {name: node.lines(name) for name in names}
+    logging.getLogger(__name__).info("both ran after %.1f s", time.monotonic() - began)
+    for lines in seen.values():
+        (device,) = [line for line in lines if line.startswith("device ")]
+        assert "MIG 1g.5gb" in device, device
+    assert seen["tenant"] != seen["neighbour"]
+    gpus = codec.read(node.lab.read(f"{contract.GPUNODE_PATH}/{node.name}")).gpus
+    assert sorted(gpu.mig_profiles for gpu in gpus) == [(), (), (), ("1g.5gb", "1g.5gb")]
+    node.end(*names)
+    node.share("whole", "1", uuid=next(gpu.uuid for gpu in gpus if gpu.mig_profiles))
+    (device,) = [line for line in node.lines("whole") if line.startswith("device ")]
+    assert "MIG" not in device, device
+    node.end("whole")

@@ -19,6 +19,7 @@ from gpushare.gpu_capacity import PartState
 from gpushare.mix import Mix
 from gpushare.placement import explanation, filters
 from gpushare.refusal import Cause
+from gpushare.syntaxes.translation import SYNTAXES
 from tests.docs import commands, pages
 from tests.monitoring import rules
 from webhook import metrics as webhook_metrics
@@ -33,13 +34,14 @@ VARIABLES = {value for name, value in vars(contract).items() if name.startswith(
 LABELS = {
     *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
     *(contract.DEFRAG_LABEL_PREFIX, contract.CORDON_ANNOTATION_PREFIX, contract.ROTATE),
-    contract.WRITTEN_BY_HELM,
+    *(contract.WRITTEN_BY_HELM, contract.DEMAND_LABEL, *contract.STARTUP_TAINTS),
+    *(f"{contract.UNDERSTAND_PREFIX}{name}" for name in SYNTAXES),
 }
 EVERY_KEY = {*contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}
 
 
 def test_every_key_of_the_contract_has_a_kind() -> None:
-    no_names = {contract.PREFIX, contract.API_VERSION, contract.GPUNODE_PATH}
+    no_names = {contract.PREFIX, contract.API_VERSION, contract.GPUNODE_PATH, contract.UNDERSTAND_PREFIX}
     keys = {value for value in vars(contract).values() if isinstance(value, str) and "gpushare.io/" in value}
     assert keys - no_names <= EVERY_KEY
 

@@ -103,7 +103,7 @@ FOREIGN = {
     *("--bump-revision", "--mark-compacted"),  # etcdutl
     *("--gpu-reset", "--replace"),  # nvidia-smi and simgpu
     *("--copy-to", "--set-as-default"),  # kubectl and nvidia-ctk
-    *("--prune", "--take-ownership"),  # kubectl apply and helm
+    *("--prune", "--take-ownership", "--reuse-values"),  # kubectl apply and helm
 }
 
 

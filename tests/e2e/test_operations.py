@@ -29,6 +29,8 @@ def test_a_pod_waits_while_the_only_nodes_agent_is_down(
         # Either the agent's last report, if it had time for one, or what the kubelet offers.
         kubelets = f"no running agent: its kubelet offers no {contract.RESOURCE_PERCENT}"
         assert "the node's agent has stopped" in said or kubelets in said
+        # As on a node that an autoscaler has just started; the agent removes it, or no pod would run here again.
+        lab.kubectl("taint", "node", installed.nodes[0].name, f"{contract.STARTUP_TAINTS[0]}=:NoSchedule")
     user.running("late")
     user.running("early")
     user.delete("pods", "--all")

@@ -27,6 +27,7 @@ class Target:
 PYTHON: Mapping[str, Target] = {
     "reviews": Target("json", 8192),
     "annotations": Target("json"),
+    "syntaxes": Target("json"),
     "configurations": Target("bytes"),
     "gpunodes": Target("json", 8192),
     "client_messages": Target("bytes"),

@@ -16,7 +16,7 @@ def test_objects_without_isolations_are_read_and_written_as_by_earlier_releases(
     node = ledger.reserve(builders.node(gpus=1), builders.allocation("a1", memory_gib=1))
     document = codec.to_document(node)
     (gpu,), (entry,) = document["status"]["gpus"], document["spec"]["allocations"]
-    assert not {"isolations", "memoryEnforcement"} & gpu.keys()
+    assert not {"isolations", "memoryEnforcement", "smPartitions"} & gpu.keys()
     assert "isolation" not in entry
     again = codec.read(document)
     assert again.gpus[0].isolations == (Isolation.ARBITER,)

@@ -11,7 +11,7 @@ from gpushare.allocation import GivenShare, Isolation, PodRef
 from gpushare.gpunode import GpuNode
 from gpushare.isolation import LEASES
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
-from gpushare.placement import Placement
+from gpushare.placement import NodeView, Placement
 from gpushare.placement.fleet import Fleet
 from gpushare.refusal import Refusal, Rejected
 from gpushare.request import DEFAULT_ISOLATIONS, Request
@@ -73,7 +73,13 @@ def test_auto_gives_no_kind_without_a_memory_limit(annotations: dict[str, str]) 
 @pytest.mark.parametrize("default", DEFAULT_ISOLATIONS)
 @pytest.mark.parametrize("kind", Isolation)
 def test_explicit_wish_is_never_overridden(kind: Isolation, default: str) -> None:
-    for named in (ROWS["whole compute"], ROWS["idle compute"], ROWS["pods of a group"], *BESIDE):
+    several = (ROWS["pods of a group"], BESIDE[-1])
+    for named in (
+        ROWS["whole compute"],
+        ROWS["idle compute"],
+        *(() if kind is Isolation.MIG else several),
+        *BESIDE[:-1],
+    ):
         ((given, why),) = isolation.choices(asked(isolation=kind.value, **named), default)
         assert (given, why) == (kind, "gpushare.io/isolation asks for it")
 
@@ -125,7 +131,9 @@ def test_contradictions_are_refused_in_one_sentence(annotations: dict[str, str],
 
 
 def place(pod: Request, *nodes: GpuNode, default: str = "arbiter") -> Placement | Refusal:
-    answer = isolation.place(pod, default, fleet(*nodes).place)
+    engine = fleet(*nodes)
+    answer = isolation.place(pod, default, engine.place)
+    assert isolation.place(pod, default, engine.place, offers=engine.offers) == answer
     alone = isolation.place(pod, default, lambda tried: placement.place(builders.views(*nodes), tried))
     assert str(answer) == str(alone) if isinstance(answer, Refusal) else isinstance(alone, Placement)
     return answer
@@ -154,6 +162,24 @@ def test_first_kind_that_fits_anywhere_is_given() -> None:
     assert isinstance(given, Placement)
     assert given.isolation is Isolation.ARBITER
     assert isolation.why(pod, "arbiter", given.isolation) == "no GPU that takes MPS shares has room for it"
+
+
+def test_a_kind_that_no_gpu_offers_is_not_tried() -> None:
+    pod, engine = asked(isolation="auto", request="0.5", limit="0.5"), fleet(builders.node("node-a", gpus=1))
+    tried: list[Isolation] = []
+
+    def attempt(variant: Request) -> Placement | Refusal:
+        tried.append(variant.constraints.isolation)
+        return engine.place(variant)
+
+    isolation.place(pod, "arbiter", attempt, offers=engine.offers)
+    engine.update(NodeView.from_node(builders.node("node-b", gpus=1, isolations=BOTH)))
+    isolation.place(pod, "arbiter", attempt, offers=engine.offers)
+    engine.remove("node-b")
+    isolation.place(pod, "arbiter", attempt, offers=engine.offers)
+    assert tried == [Isolation.ARBITER, Isolation.MPS, Isolation.ARBITER]
+    isolation.place(pod, "arbiter", attempt, offers=lambda _: False)
+    assert tried[3:] == [Isolation.MPS, Isolation.ARBITER]
 
 
 def test_refusal_is_of_the_kind_that_is_nearest_to_fitting() -> None:
@@ -201,11 +227,47 @@ def test_a_daemon_gets_no_49th_client() -> None:
         node, given.allocation(pod, allocation_id="last", pod=PodRef("default", "last"), reserved_until=None)
     )
     assert str(place(pod, full)).endswith(
-        "1 with as many pods as an MPS daemon takes; nearest: node-a/0 is shared by 48 pods, and an MPS daemon takes at "
-        "most 48 clients"
+        "1 with as many pods as an MPS daemon takes; nearest: node-a/0 is shared by 48 pods, each with a process or "
+        "more, and an MPS daemon takes at most 48 processes"
     )
     leased = with_shares(builders.node(gpus=1), *["arbiter"] * (MAX_MPS_CLIENTS + 1), request=1)
     assert isinstance(place(asked(request="0.02", memory="1Gi"), leased), Placement)
+
+
+def test_each_partition_gets_one_share_whose_request_is_for_it() -> None:
+    """So no sum of rounded requests exceeds the GPU, and the ledger needs no other rule."""
+    node = builders.node(gpus=1, isolations=BOTH, sm_partitions=4)
+    for request_percent, fits in ((20, False), (21, True), (25, True), (26, False), (100, False)):
+        pod = asked(request=str(request_percent / 100), memory="1Gi", isolation="mps")
+        assert isinstance(place(pod, node), Placement) is fits, request_percent
+    assert str(place(asked(request="0.5", memory="1Gi", isolation="mps"), node)).endswith(
+        "1 with SM partitions for other requests; nearest: node-a/0 has 4 equal SM partitions, which take requests of "
+        "0.21 to 0.25; none of these can ever fit"
+    )
+    assert isinstance(place(asked(request="0", memory="1Gi", isolation="mps"), node), Refusal)
+    assert isinstance(place(asked(request="0.5", memory="1Gi"), node), Placement), "leases need no partition"
+    least = asked(request="0.21", memory="1Gi", isolation="mps")
+    full = with_shares(node, *["mps"] * 4, request=21)
+    assert "node-a/0 has 0.16 of its compute free" in str(place(least, full))
+
+
+@pytest.mark.parametrize("count", [2, 3, 4, 5, 7, 12, 25])
+def test_requests_for_one_of_n_partitions_are_too_large_for_one_more(count: int) -> None:
+    node = builders.node(gpus=1, isolations=BOTH, sm_partitions=count)
+    fitting = [
+        percent
+        for percent in range(1, 101)
+        if isinstance(place(asked(request=str(percent / 100), memory="1Gi", isolation="mps"), node), Placement)
+    ]
+    assert fitting
+    assert max(fitting) * count <= 100 < min(fitting) * (count + 1)
+
+
+def test_request_of_a_share_in_a_partition_stays() -> None:
+    node = with_shares(builders.node(gpus=1, isolations=BOTH, sm_partitions=4), "mps", request=25)
+    changed = request.parse(builders.pod(isolation="mps", request="0.22", limit="1", memory="1Gi"))
+    with pytest.raises(errors.LedgerError, match=r"its request is 0\.25, and its SM partition cannot change while it"):
+        resizing.asked(changed, node.allocations[0], node)
 
 
 def test_ledger_rejects_two_kinds_on_one_gpu() -> None:
@@ -246,7 +308,7 @@ def test_what_is_free_next_to_mps_clients_is_stranded_for_pods_that_get_leases()
     assert free == stranded > 0.9
     assert gpu_capacity.largest(gpu, used) is None
     for default in ("mps", "auto"):
-        kinds = gpu_capacity.default_kinds(default)
+        kinds = isolation.default_kinds(default)
         assert gpu_capacity.largest(gpu, used, kinds) == (90, 79 * builders.GIB)
         assert gpu_capacity.stranded(gpu, used, kinds=kinds)[1] < free
     only_mps = builders.gpu(isolations=(Isolation.MPS,))

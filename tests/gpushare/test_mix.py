@@ -32,6 +32,16 @@ def test_ignorance_falls_with_the_number_of_pods() -> None:
     assert known[1] > known[2] > known[3] > 0
 
 
+def test_demand_is_unknown_until_pods_have_requested_a_tenth_of_a_large_cluster() -> None:
+    def unknown(pods: int, gpus: int) -> float:
+        return dataclasses.replace(mix_of(pods, request="0.5"), gpus=gpus, largest=8).unknown_gpus
+
+    assert [unknown(pods, 1000) for pods in (10, 100, 200)] == [84, 50, 0]
+    assert unknown(10, 100) == unknown(0, 1000) == 0
+    known = [dataclasses.replace(mix_of(pods, request="0.5"), gpus=1000, largest=8) for pods in (20, 100, 200)]
+    assert [seen.ignorance for seen in known] == pytest.approx([0.252, 0.15, 0.0025])
+
+
 WHOLE, EIGHT = (RequestClass(gpus, 100, Memory(percent=100)) for gpus in (1, 8))
 
 
@@ -55,8 +65,10 @@ def test_whole_gpus_that_the_pods_request_are_not_expected_on_top() -> None:
     assert expected(mix_of(60, gpus="2")) == {RequestClass(2, 100, Memory(percent=100)): 60}
 
 
-def test_default_mix_expects_nothing_else() -> None:
-    assert Mix(gpus=800, largest=8).expecting() == Mix().classes
+def test_whole_gpus_are_expected_before_the_first_pod() -> None:
+    default = {asked: mix.PRIOR * weight for asked, weight in Mix().classes.items()}
+    assert Mix().expecting() == default
+    assert expected(Mix()) == {**default, WHOLE: default[WHOLE] + 0.8, EIGHT: 0.04}
 
 
 def test_default_mix_counts_for_less_with_every_pod() -> None:

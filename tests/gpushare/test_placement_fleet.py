@@ -201,6 +201,14 @@ def test_rare_gpus_are_avoided_while_the_mix_is_unknown() -> None:
     assert answer.node == "a-node"  # no known pod names a model, so the fuller node wins
 
 
+def test_first_pods_take_small_nodes_and_leave_larger_ones_whole_although_small_ones_are_rare() -> None:
+    t4 = {"model": "Tesla T4", "compute_capability": (7, 5)}
+    nodes = [builders.node(f"a-four-{number}", gpus=4) for number in range(7)]
+    answer = place(fleet_of(*nodes, *(builders.node(f"b-two-{number}", gpus=2, **t4) for number in range(5))), gpus="2")
+    assert isinstance(answer, Placement)
+    assert answer.node == "b-two-0"
+
+
 def test_first_pods_leave_large_nodes_whole_despite_large_cpu_requests() -> None:
     nodes = [
         *(builders.node(f"large-{number}", gpus=8) for number in range(6)),

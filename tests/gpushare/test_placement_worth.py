@@ -1,3 +1,4 @@
+import dataclasses
 import itertools
 
 import numpy as np
@@ -119,6 +120,14 @@ def test_kind_is_expensive_whose_nodes_alone_are_large_enough() -> None:
     free = (8.0, 8.0), [1.0, 0.0]
     assert prices(mix, *free, node_gpus=(0, 8, 8)).kinds.max() < 0.1
     assert prices(mix, *free, node_gpus=(0, 8, 1)).kinds[1] > 0.3
+
+
+def test_a_few_pods_make_nothing_expensive_in_a_large_cluster() -> None:
+    eight, l4 = RequestClass(8, 100, Memory(percent=100)), share(50, constraints=Constraints(models=("*L4*",)))
+    for pods in (20, 400):
+        seen = dataclasses.replace(mix_of({eight: pods / 10, l4: pods / 2, share(50): pods / 2}), gpus=2000, largest=8)
+        found = prices(seen, (1800.0, 200.0), [200.0], node_gpus=(0, 8, 8))
+        assert (found.kinds.max() > 0.1, found.sets.max() > 0.1) == ((pods == 400),) * 2
 
 
 def test_whole_sets_become_expensive_as_they_become_rare() -> None:

@@ -33,8 +33,10 @@ _ENTER = f"""
 mount -t tmpfs none /run && mkdir -p {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
 mount --bind "$1" {contract.CONTAINER_ARBITER_DIRECTORY} || exit 125
 preload="$2"
-[ -z "$3" ] || {{ mkdir {contract.CONTAINER_MPS_PIPE} && mount --bind "$3" {contract.CONTAINER_MPS_PIPE}; }} || exit 125
-shift 3
+mounted() {{ [ -z "$1" ] || {{ mkdir "$2" && mount --bind "$1" "$2"; }} || exit 125; }}
+mounted "$3" {contract.CONTAINER_MPS_PIPE}
+mounted "$4" {contract.CONTAINER_MPS_PARTITION}
+shift 4
 exec env LD_PRELOAD="$preload" "$@"
 """
 
@@ -49,13 +51,14 @@ class Container:
     drivers: Path = DRIVERS
     environment: Mapping[str, str] = field(default_factory=dict)
     mps_pipe: Path | None = None  # the directory of the GPU's MPS daemon
+    mps_partition: Path | None = None  # the directory with the name of the SM partition
 
     def start(
         self, command: Sequence[str | Path], environment: Mapping[str, str] | None = None, keep: Sequence[int] = ()
     ) -> subprocess.Popen[str]:
         """Start a process with pipes for stdin, stdout and stderr; it inherits the descriptors in `keep`."""
         enter = ["sh", "-c", _ENTER, "sh", str(self.arbiter_directory), " ".join(map(str, self.preload))]
-        enter.append(str(self.mps_pipe or ""))
+        enter += [str(path or "") for path in (self.mps_pipe, self.mps_partition)]
         return subprocess.Popen(
             [*unshared.MOUNTS, *enter, *map(str, command)],
             env={

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import io
-import json
 import os
 import signal
 import subprocess
@@ -14,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpushare import codec
+from gpushare import codec, contract
 from kubectl_gpushare import cli
 from lab.access import KUBECTL_ENVIRONMENT, Access
 from tests.kubectl_gpushare import sample
@@ -103,15 +102,21 @@ def fake_kubectl(tmp_path: Path) -> Callable[[str], str]:
 
 
 class Kubectl:
-    """`kubectl …` as a user types it, with the plugin on PATH."""
+    """`kubectl …` as a user types it, with the plugin on PATH; calls of the plugin run in this process."""
 
-    def __init__(self, access: Access, programs: Path) -> None:
+    def __init__(self, access: Access, programs: Path, plugin: Plugin) -> None:
         path = f"{programs}:{access.kubectl_program.parent}:{os.environ['PATH']}"
-        self.environment = environment(
-            PATH=path, KUBECONFIG=str(access.kubeconfig), TERM="xterm", **KUBECTL_ENVIRONMENT
-        )
+        self._variables = {"PATH": path, "KUBECONFIG": str(access.kubeconfig), "TERM": "xterm", **KUBECTL_ENVIRONMENT}
+        self._plugin = plugin
+        self.environment = environment(**self._variables)
 
     def __call__(self, *arguments: str) -> Ended:
+        if arguments[0] == "gpushare":
+            return self._plugin(*arguments[1:], **self._variables)
+        return self.run(*arguments)
+
+    def run(self, *arguments: str) -> Ended:
+        """Run kubectl, which also finds and starts the plugin."""
         result = subprocess.run(
             ["kubectl", *arguments],
             capture_output=True,
@@ -125,8 +130,8 @@ class Kubectl:
 
 
 @pytest.fixture
-def kubectl(api_server: Access, programs: Path) -> Kubectl:
-    return Kubectl(api_server, programs)
+def kubectl(api_server: Access, programs: Path, plugin: Plugin) -> Kubectl:
+    return Kubectl(api_server, programs, plugin)
 
 
 @pytest.fixture(scope="module")
@@ -141,24 +146,16 @@ def namespace(api_server: Access) -> Iterator[str]:
             document["metadata"]["labels"] = labels = dict([LABEL.split("=")])
             metadata = {"name": node.name, "labels": labels}
             status = {"conditions": [{"type": "Ready", "status": "True"}]}
-            machine = {"apiVersion": "v1", "kind": "Node", "metadata": metadata, "status": status}
-            api_server.kubectl("create", "-f", "-", input=json.dumps(machine))
+            api_server.create("/api/v1/nodes", {"metadata": metadata, "status": status})
             for condition in document["status"]["conditions"]:
                 condition["lastTransitionTime"] = condition["lastTransitionTime"] or "2026-03-01T08:00:00Z"
             status = document.pop("status")
-            api_server.kubectl("create", "-f", "-", input=json.dumps(document))
-            api_server.kubectl(
-                "patch",
-                "gpunode",
-                node.name,
-                "--subresource=status",
-                "--type=merge",
-                f"--patch={json.dumps({'status': status})}",
-            )
+            api_server.create(contract.GPUNODE_PATH, document)
+            api_server.patch(f"{contract.GPUNODE_PATH}/{node.name}/status", {"status": status})
         for pod in (sample.gated("x/waiting", request="0.5", reason=sample.WAITING), sample.pod("x/nginx", ours=False)):
             del pod["metadata"]["uid"], pod["metadata"]["creationTimestamp"], pod["status"]
             pod["metadata"]["namespace"] = name
             pod["spec"]["containers"][0]["image"] = "gpushare/sample:0.1"
-            api_server.kubectl("create", "-f", "-", input=json.dumps(pod))
+            api_server.create(f"/api/v1/namespaces/{name}/pods", pod)
         yield name
         api_server.kubectl("delete", "gpunodes,nodes", "-l", LABEL)

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.apiserver
 
 
 def test_kubectl_finds_the_plugin_and_top_shows_the_ledger(kubectl: Kubectl, namespace: str) -> None:
-    ended = kubectl("gpushare", "top", "-l", LABEL)
+    ended = kubectl.run("gpushare", "top", "-l", LABEL)
     assert ended.code == 0
     assert ended.out == (Path(__file__).parent / "golden" / "top-gpus-pipe.txt").read_text()
 
@@ -275,3 +275,19 @@ def test_config_show_shows_active_and_requested_configuration(kubectl: Kubectl, 
     finally:
         kubectl("label", "node", "gpu-1", "gpushare.io/config-")
         kubectl("delete", "configmap", "-n", "gpushare-system", "gpushare-config")
+
+
+def test_migrate_reads_what_runs_in_a_namespace(kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
+    before = tmp_path / "deployment.yaml"
+    first, *_ = (ROOT / "tests" / "kubectl_gpushare" / "migrate" / "before.yaml").read_text().split("---\n")
+    before.write_text(first)
+    assert kubectl("create", "-n", namespace, "-f", str(before)).code == 0
+    ended = kubectl("gpushare", "migrate", "-n", namespace)
+    assert (ended.code, ended.err) == (0, "")
+    changes = [line for line in ended.out.splitlines() if line[:1] in {"+", "-"}]
+    assert changes[:2] == ["--- Deployment/web", "+++ Deployment/web"]
+    assert sorted(line.split()[1] for line in changes if line.startswith("-  ")) == [
+        "nvidia.com/gpu:",
+        "nvidia.com/gpucores:",
+        "nvidia.com/gpumem:",
+    ]

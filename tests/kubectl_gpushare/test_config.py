@@ -232,6 +232,11 @@ def test_isolations_of_new_shares_are_shown_by_diff_and_validate(plugin: Plugin,
     assert (
         "by annotation: all of nvidia.com/gpu, with isolation arbiter or mps" in plugin("config", "validate", path).out
     )
+    cut = text.replace("mps]", "mps], smPartitions: 4")
+    _, out, _ = difference(plugin, saved, tmp_path, cut)
+    later = "with isolation arbiter or mps in 4 equal SM partitions"
+    assert out.splitlines()[0].endswith(f": stays fractional, {later} as far as the GPU can, now arbiter")
+    assert f"by annotation: all of nvidia.com/gpu, {later}" in plugin("config", "validate", path).out
     path.write_text(text.replace("mps", "wall"))
     ended = plugin("config", "validate", path)
     assert ended.code == 1

@@ -41,6 +41,7 @@ _OTHERS_FILES = {
     "simulate": "test_names_of_simulated_pods_print_no_control_characters",
     "config validate": "test_configurations_print_no_control_characters",
     "config diff": "test_configurations_print_no_control_characters",
+    "migrate": "test_migrated_manifests_print_no_control_characters",
     "config set": "prints what config validate and config diff print",
     "version": "prints what was built",
 }
@@ -144,6 +145,22 @@ def test_names_of_simulated_pods_print_no_control_characters(plugin: Plugin, tmp
     for form in ("", *(f"-o={form}" for form in _FORMATS["simulate"])):
         ended = plugin("simulate", "-f", path, "--nodes", "1x4", *filter(None, [form]))
         assert ended.out + ended.err
+        for stream in (ended.out, ended.err):
+            assert stream.replace("\n", "").isprintable()
+
+
+def test_migrated_manifests_print_no_control_characters(plugin: Plugin, tmp_path: Path) -> None:
+    path = tmp_path / "pods.json"
+    pods = [builders.pod(), builders.pod()]
+    pods[0]["metadata"]["annotations"] = {"gpu-memory": "2000"}
+    pods[1]["metadata"]["annotations"] = {f"nvidia.com/container.{EVIL}.gpu-memory.limit": "8Gi"}
+    poisoned = json.loads(json.dumps([_poisoned(each) for each in pods]))
+    poisoned[0]["metadata"]["annotations"] = {"gpu-memory": "2000", EVIL: EVIL}
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": poisoned}))
+    for form in ("", *(f"--output={form}" for form in _FORMATS["migrate"])):
+        ended = plugin("migrate", "-f", path, *filter(None, [form]))
+        assert ended.out
+        assert ended.err
         for stream in (ended.out, ended.err):
             assert stream.replace("\n", "").isprintable()
 

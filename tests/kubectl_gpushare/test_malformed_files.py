@@ -115,6 +115,7 @@ COMMANDS = (
     *("describe pod trainer -n ml", "why trainer -n ml", "why waiting -n ml -o yaml", "fit --request 0.5", "defrag"),
     *("rightsize -A", "audit -o wide", "config show", "config show gpu-1", "check --before-install", "check -o wide"),
     *("resize trainer -n ml --request 0.1", "top gpus -l zone=a -o json", "simulate -f {path}", "fit -f {path}"),
+    "migrate",
 )
 _SCALARS = st.sampled_from(
     [

@@ -35,7 +35,7 @@ LINES = {
     "config show": "config show",
 }
 OFFLINE = {"completion", "version"}  # verbs that read no cluster
-ELSEWHERE = {"check"}  # reads other kinds before GPUNodes: see test_check
+ELSEWHERE = {"check", "migrate"}  # read other kinds than GPUNodes: see test_check and test_migrate
 FROM_FILES = {name: line for name, line in LINES.items() if name not in {"cordon", "uncordon"}}
 
 MISSING = "Error from server (NotFound): the server could not find the requested resource"

@@ -45,9 +45,10 @@ class Arbiter:
 
 
 @contextlib.contextmanager
-def arbiter(release: Release, directory: Path, uuid: str) -> Iterator[Arbiter]:
-    """Start an arbiter. It is killed at the end, as a node's agent may be."""
+def arbiter(release: Release, directory: Path, uuid: str, *isolation: str) -> Iterator[Arbiter]:
+    """Start an arbiter, whose shares have this isolation if the release knows any. It is killed at the end, as a node's agent may be."""
     command: list[str | Path] = [sys.executable, HERE / "arbiter_process.py", directory, uuid]
+    command += isolation if release is THIS else ()
     process = subprocess.Popen(
         command, env=release.environment, cwd="/", text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import time
 from collections.abc import Callable
@@ -16,6 +17,8 @@ from tests.programs import command
 from tests.releases.conftest import arbiter
 from tests.releases.programs import running
 from tests.releases.release import BEFORE, THIS, Release
+from tests.simgpu import mps_node
+from tests.simgpu.conftest import Node
 
 pytestmark = pytest.mark.slow
 
@@ -33,9 +36,10 @@ def started(
     program: Callable[[], None] = running.takes_and_launches,
     *,
     pod: str = "pod1",
+    mps_pipe: Path | None = None,
 ) -> subprocess.Popen[str]:
     """Start a program in a container of a pod that was created under this release's agent."""
-    box = Container(directory / "arbiter", gpus, preload=(release.library,))
+    box = Container(directory / "arbiter", gpus, preload=(release.library,), mps_pipe=mps_pipe)
     environment = {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
     return box.start(command(program), environment)
 
@@ -81,6 +85,24 @@ def test_a_running_program_keeps_exact_limits_across_upgrade_and_downgrade(
         _, errors = process.communicate("", timeout=30)
     (line,) = complaints_of_the_library(errors)
     assert "the arbiter went away" in line
+
+
+def test_an_mps_client_goes_on_under_the_previous_agent_and_after_it(short_path: Path, gpus: Path) -> None:
+    """Against the advice to end it before: its daemon is left alone, and its memory limit holds."""
+    uuid = simulated.uuids(gpus)[0]
+    with contextlib.ExitStack() as stack:
+        mps = stack.enter_context(mps_node.daemon(Node(gpus), short_path / "mps", "-m", CUDA_VISIBLE_DEVICES=uuid))
+        pipe = Path(mps.environment["CUDA_MPS_PIPE_DIRECTORY"])
+        with arbiter(THIS, short_path, uuid, "mps"):
+            process = stack.enter_context(finishing(started(short_path, gpus, THIS, mps_pipe=pipe)))
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            becomes_limited(process, 64 * MIB)
+        for step, release in enumerate((BEFORE, THIS), start=1):
+            with arbiter(release, short_path, uuid, "mps") as arbiters:
+                arbiters.give("pod1", 64 * MIB + step)
+                becomes_limited(process, 64 * MIB + step)
+                assert mps.clients() == {process.pid}
 
 
 @by_library

@@ -17,7 +17,7 @@ from tests.config import manifests as manifest_files
 from tests.webhook import balancer, replica
 from tests.webhook.replica import until
 
-MANIFESTS = ("rbac", "policy", "certificates", "admission")  # in addition to the namespace and the CRD
+MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
@@ -195,11 +195,16 @@ def cluster(manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
     yield from prepared(manifests, tmp_path)
 
 
+@pytest.fixture(scope="module")
+def scheduled_manifests(scheduler: access.Access) -> Iterator[access.Access]:
+    """An API server and a scheduler with gpushare's manifests."""
+    yield from installed(scheduler)
+
+
 @pytest.fixture
-def scheduled(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
+def scheduled(scheduled_manifests: access.Access, tmp_path: Path) -> Iterator[Cluster]:
     """The same cluster with a real scheduler."""
-    for administrator in installed(scheduler):
-        yield from prepared(administrator, tmp_path)
+    yield from prepared(scheduled_manifests, tmp_path)
 
 
 def apply(administrator: access.Access, base: Path = BASE) -> None:
@@ -207,14 +212,9 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
     # The replicas of a test register a URL, and the API server allows no Service next to it.
     if administrator.find(CONFIGURATION) is not None:
         administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
-    _apply(administrator, [base / "namespace", base / "crd"])
-    administrator.wait_until_established("gpunodes.gpushare.io")
-    _apply(administrator, [base / part for part in MANIFESTS])
-
-
-def _apply(administrator: access.Access, directories: list[Path]) -> None:
-    with manifest_files.together(*directories) as directory:
+    with manifest_files.together(*(base / part for part in MANIFESTS)) as directory:
         administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", directory)
+    administrator.wait_until_established("gpunodes.gpushare.io")
 
 
 def installed(administrator: access.Access) -> Iterator[access.Access]:

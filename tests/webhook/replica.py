@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare.cluster import api_connection
-from tests import unshared
+from tests import programs, unshared
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_SECONDS = 60.0
@@ -52,6 +52,7 @@ class Replica:
         python = [sys.executable] if environment is None else [sys.executable, "-P"]
         command = [*python, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
         variables = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
+        variables |= programs.NO_CERTIFICATES
         if account is not None:
             mounts = (str(api_connection.SERVICE_ACCOUNT), str(account.directory))
             command = [*unshared.MOUNTS, "sh", "-e", "-c", MOUNTED, "sh", *mounts, *command]

@@ -186,7 +186,8 @@ async def test_changed_limit_of_an_mps_client_waits_with_a_sentence() -> None:
 
 
 KINDS = ["", "", "auto", "auto", "mps", "arbiter", "none", "mig"]
-OFFERS = [(Isolation.ARBITER,), BOTH, BOTH, (Isolation.MPS,), (Isolation.ARBITER, Isolation.NONE), ()]
+OFFERS = [(Isolation.ARBITER,), BOTH, BOTH, (Isolation.MPS,), (Isolation.ARBITER, Isolation.NONE), (), tuple(Isolation)]
+GEOMETRY = builders.mig_geometry()
 
 
 def arrival(draw: random.Random, number: int) -> RequestingPod | None:
@@ -220,7 +221,10 @@ def test_law_kinds_never_meet_and_every_view_gives_the_same_answer(default: str)
     draw = random.Random(f"isolation {default}")
     nodes = [
         dataclasses.replace(
-            node, gpus=tuple(dataclasses.replace(gpu, isolations=draw.choice(OFFERS)) for gpu in node.gpus)
+            node,
+            gpus=tuple(
+                dataclasses.replace(gpu, isolations=draw.choice(OFFERS), mig_geometry=GEOMETRY) for gpu in node.gpus
+            ),
         )
         for node in (builders.node(f"node-{number}", gpus=4) for number in range(5))
     ]
@@ -256,7 +260,8 @@ def test_law_kinds_never_meet_and_every_view_gives_the_same_answer(default: str)
         assert not ledger.violations(node)
         world.put(next(view for view in there.views() if view.node.name == answer.node))
         placed.append((answer.node, entry))
-    assert {("auto", Isolation.MPS), ("auto", Isolation.ARBITER), ("mps", Isolation.MPS), "refused"} <= outcomes
+    given_kinds = {("auto", Isolation.MPS), ("auto", Isolation.ARBITER), *((kind, kind) for kind in ("mps", "mig"))}
+    assert {*given_kinds, "refused"} <= outcomes
 
 
 def entries_pod(arriving: RequestingPod) -> Any:

@@ -18,7 +18,13 @@ def envelope(**changes: Any) -> str:
 
 
 def test_a_review_is_read() -> None:
-    assert review.read(envelope()) == REQUEST
+    assert review.read(envelope()) == {**REQUEST, "syntax": ""}
+
+
+def test_the_syntax_comes_from_the_path_alone() -> None:
+    forged = envelope(request={**REQUEST, "syntax": "kai"})
+    assert review.read(forged)["syntax"] == ""
+    assert review.read(forged, syntax="hami")["syntax"] == "hami"
 
 
 @pytest.mark.parametrize(

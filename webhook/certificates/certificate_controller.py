@@ -156,19 +156,31 @@ async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -
             f"there is no MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION}: install config/default"
         ) from error
     webhooks: list[dict[str, Any]] = configuration.get("webhooks") or []
-    webhook = next((entry for entry in webhooks if entry.get("name") == contract.WEBHOOK_NAME), None)
-    if webhook is None:
+    every = {str(entry.get("name")): entry.get("clientConfig") or {} for entry in webhooks}
+    ours = {name: config for name, config in every.items() if is_ours(name)}
+    if contract.WEBHOOK_NAME not in ours:
         raise NotInstalledError(
             f"the MutatingWebhookConfiguration {contract.WEBHOOK_CONFIGURATION} has no webhook "
             f"{contract.WEBHOOK_NAME}: install config/default"
         )
-    wanted = difference(webhook.get("clientConfig") or {}, bundle, url=url)
-    if not wanted:
+    wanted = {name: difference(config, bundle, url=url and url_of(name, url)) for name, config in ours.items()}
+    patched = [{"name": name, "clientConfig": changes} for name, changes in wanted.items() if changes]
+    if not patched:
         return False
-    body = {"webhooks": [{"name": contract.WEBHOOK_NAME, "clientConfig": wanted}]}
-    await api.patch(PATH, body, STRATEGIC_MERGE_PATCH)
-    logger.info("Registered with the API server", extra={"fields": sorted(wanted), "url": url or ""})
+    await api.patch(PATH, {"webhooks": patched}, STRATEGIC_MERGE_PATCH)
+    fields = sorted({field for changes in wanted.values() for field in changes})
+    logger.info("Registered with the API server", extra={"fields": fields, "url": url or ""})
     return True
+
+
+def is_ours(name: str) -> bool:
+    """Whether this is the name of a webhook that gpushare serves."""
+    return name == contract.WEBHOOK_NAME or name.endswith(contract.SYNTAX_WEBHOOK_SUFFIX)
+
+
+def url_of(name: str, url: str) -> str:
+    """Return the URL of the webhook with this name, given that of the webhook for gpushare's own syntax."""
+    return url if name == contract.WEBHOOK_NAME else f"{url}/{name.removesuffix(contract.SYNTAX_WEBHOOK_SUFFIX)}"
 
 
 def difference(webhook: Mapping[str, Any], bundle: str, *, url: str | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ restore                opens new GPUNodes, and restores shares of living pods th
 resizer                gives pods that change their request another amount, within the quotas of their namespace
 resize_requests        which pods request another amount, in which order, and the next step of each; pure
 gated_pods/            places gated pods in order, and ungates them
+demand/                asks an autoscaler for the nodes that gated pods lack
 evictor                reports pods that cannot use their placement, and evicts those that are recreated
 leader_reports         the cluster's GPUs for Prometheus
 

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, ledger
+from gpushare import codec, contract, errors, ledger, mig_shares
 from gpushare import request as requests
 from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.cluster import api_client, api_errors, events, retrying
@@ -106,7 +106,9 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
                 raise errors.LedgerError(f"{node.name} has no GPU {errors.quoted(uuid)}")
         if len(uuids) != demand.gpus:
             raise errors.LedgerError(f"{key} does not name {demand.gpus} GPUs")
-        yield demand.on([gpus[uuid] for uuid in uuids])
+        given = demand.on([gpus[uuid] for uuid in uuids])
+        device = pod.annotations.get(contract.MIG_DEVICE, "")
+        yield mig_shares.on_device(given, mig_shares.read_device(gpus[uuids[0]], device)) if device else given
 
 
 def _isolation(pod: Pod, request: Request) -> Isolation:

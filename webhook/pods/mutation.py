@@ -45,6 +45,8 @@ def rewrite(manifest: PodJson, request: Request, outcome: Placed | Refusal) -> P
         gates = after["spec"]["schedulingGates"] = after["spec"].get("schedulingGates") or []  # may be null
         if all(gate.get("name") != contract.SCHEDULING_GATE for gate in gates):
             gates.append({"name": contract.SCHEDULING_GATE})
+    if request.no_evict:
+        after["metadata"]["annotations"] = {**contract.AUTOSCALERS_KEEP, **after["metadata"]["annotations"]}
     labels = after["metadata"].get("labels") or {}  # may be null
     after["metadata"]["labels"] = {**labels, contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
     containers: dict[str, Any] = {str(container.get("name")): container for container in view.all_containers}
@@ -169,6 +171,9 @@ def _pin(after: _Mutable, request: Request, placed: Placed) -> None:
     annotations[contract.GPU_UUIDS] = _list(uuid for share in placed.shares for uuid in share.gpu_uuids)
     if placed.isolation is not Isolation.ARBITER:
         annotations[contract.ISOLATION_GIVEN] = placed.isolation.value
+    for share in placed.shares:
+        if share.mig is not None:
+            annotations[contract.MIG_DEVICE] = str(share.mig)
     for demand in request.demands:
         for name in demand.containers:
             annotations[uuids_annotation(request, name)] = _list(_share_for(placed, demand).gpu_uuids)

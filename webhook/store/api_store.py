@@ -118,7 +118,7 @@ class ApiStore:
                 return f"the {name} have not been read yet"
         cold = None if self._is_warm.is_set() else "the GPUs of the nodes have not been counted yet"
         quotas = None if self._allowances.informer.synced.is_set() else "the ResourceQuotas have not been read yet"
-        return self._occupancy.missing() or quotas or cold
+        return self._occupancy.missing() or quotas or (cold and (self._profile.missing() or cold))
 
     def silence(self) -> str | None:
         """Return which cached collection is stale, as a sentence, or None; a stale cache goes on answering."""

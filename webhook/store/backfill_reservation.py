@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from gpushare import contract, isolation, ledger
 from gpushare.allocation import (
     ALL_STEPS,
+    ONLY_ARBITER,
     Allocation,
     GivenShare,
     Isolation,
@@ -36,7 +37,7 @@ class ReservingPod:
     ref: PodRef
     request: Request
     node_filter: Callable[[str], str | None]
-    kinds: tuple[Isolation, ...] = (Isolation.ARBITER,)
+    kinds: tuple[Isolation, ...] = ONLY_ARBITER
 
 
 def choose(
@@ -56,6 +57,8 @@ def choose(
             if not view.node.gpus or waiting.node_filter(view.node.name) is not None:
                 continue
             for kind in waiting.kinds:
+                if kind is Isolation.MIG:
+                    continue  # amounts reserve no place for a MIG device
                 request = isolation.resolved(waiting.request, kind)
                 option = _on(view, request, used)
                 if option is not None and (best is None or (option[0], view.node.name) < best[:2]):

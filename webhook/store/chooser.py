@@ -130,9 +130,8 @@ class Chooser:
 
         bound = self._bound_on(manifest, request)
         views = self._fleet.exclusive_views() if bound else ()
-        return isolation.place(
-            request, self.isolation, lambda tried: exclusive_gpus.place(tried, bound, views, attempt)
-        )
+        by_kind = lambda tried: exclusive_gpus.place(tried, bound, views, attempt)  # noqa: E731
+        return isolation.place(request, self.isolation, by_kind, offers=self._fleet.offers)
 
     def kinds(self, request: Request) -> tuple[Isolation, ...]:
         """Return the kinds of isolation that placement tries for this request, in this order."""

@@ -2,12 +2,13 @@
 
 Prices depend on the mix. If each replica used the mix that it has counted itself, two replicas, or one before and after
 a restart, would choose different GPUs for the same pod. So only the leader learns, and it writes what it has learned
-before it uses it; all others use what is stored. A replica that finds no ConfigMap, or may not read it, uses its own.
+before it uses it; all others use what is stored. A replica that finds no ConfigMap, or cannot read it, uses its own.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
@@ -24,6 +25,7 @@ logger = logging.getLogger(__name__)
 
 COLLECTION: Final = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps"
 RETRY_SECONDS: Final = 10.0
+READ_SECONDS: Final = 30.0  # how long to wait for the first read, once all else has been read
 
 
 class SharedProfile:
@@ -61,9 +63,17 @@ class SharedProfile:
 
     async def ready(self) -> None:
         """Wait for the ConfigMap and use its mix; the chooser must know the nodes. Called once."""
-        await self._informer.answered.wait()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(READ_SECONDS):  # `wait_for` of Python 3.11 can swallow a cancellation
+                await self._informer.answered.wait()
         await self._use_stored()
         self._is_ready.set()
+
+    def missing(self) -> str | None:
+        """Return why the ConfigMap has not been read yet, or None if it has, or need not be."""
+        if self._is_ready.is_set() or self._informer.answered.is_set():
+            return None
+        return f"the placement profile has not been read yet: {self._informer.problem or 'no answer'}"
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -82,7 +92,11 @@ class SharedProfile:
         elif self._workload.is_due:
             studied = await self._chooser.study(self._workload.snapshot())
             self._unwritten = self._own(studied.mix)
-        elif self._leads() and (self._stored is None or self._stored != self._own(self._stored.mix)):
+        elif (
+            self._leads()
+            and self._informer.answered.is_set()  # otherwise there may be a mix that would be lost
+            and (self._stored is None or self._stored != self._own(self._stored.mix))
+        ):
             self._unwritten = self._unwritten or self._own(self._chooser.mix)
         before = self._stored
         if self._unwritten is not None and await self._write(self._unwritten):

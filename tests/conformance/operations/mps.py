@@ -78,6 +78,8 @@ def _shown(step: steps.Step) -> str:
             return f"create {path} mode {steps.DIRECTORY_MODE:04o}"
         case steps.RunDaemon(environment):
             return f"run nvidia-cuda-mps-control -d with {' and '.join(environment)} only"
+        case steps.CutPartitions(uuid, count):
+            return f"cut {uuid} into {count} SM partitions"
         case steps.Command(lines, stopping):
             return f"control command {lines[0]}" if stopping else "control commands"
         case steps.Touch(path):

@@ -189,10 +189,12 @@ def given(
 def test_a_starting_container_is_found_by_its_name() -> None:
     there = node(MAIN, SIDE)
     assert given("main", pod(), there) == tenant.StartingContainer(
-        "ml", "trainer", (FIRST, SECOND), pod_uid=UID, limit_percent=80
+        "ml", "trainer", (FIRST, SECOND), pod_uid=UID, limit_percent=80, slot="a1/0"
     )
     named = {**pod(), "spec": {"runtimeClassName": "nvidia"}}
-    assert given("warm-up", named, there) == tenant.StartingContainer("ml", "trainer", (SECOND,), "nvidia", UID)
+    assert given("warm-up", named, there) == tenant.StartingContainer(
+        "ml", "trainer", (SECOND,), "nvidia", UID, slot="a1/1"
+    )
     assert given("other", pod(), there) == Refusal("the container other of the pod ml/trainer has no share of a GPU")
 
 

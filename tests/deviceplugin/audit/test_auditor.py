@@ -49,7 +49,7 @@ class Node:
             Driver(listing),  # type: ignore[arg-type]
             arbiter,
             ContextSizes(ContextCheckpoint(directory), gpus),
-            gpus=gpus,
+            gpus=lambda: gpus.gpus,
             node=lambda: GpuNode("node-a"),
             pods=list,
             warn=lambda _, note, __: self.warned.append(note),

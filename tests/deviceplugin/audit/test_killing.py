@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import dataclasses
 import os
@@ -111,6 +112,18 @@ def test_reports_the_missing_capability(victim: subprocess.Popen[bytes], monkeyp
     monkeypatch.setattr(signal, "pidfd_send_signal", denied)
     seen_process = judged(victim.pid, started(victim.pid))
     assert "lacks the capability KILL" in auditor.kill(seen_process, identify=lambda _: TRAINER)
+
+
+async def test_processes_do_not_wait_for_each_others_mps_daemon(victim: subprocess.Popen[bytes]) -> None:
+    victims, together = [judged(victim.pid, started(victim.pid)), judged(os.getpid(), 1)], asyncio.Barrier(2)
+
+    async def terminate(uuid: str, identity: tuple[int, int]) -> None:
+        assert (uuid, identity) in {(each.gpu, each.identity) for each in victims}
+        await together.wait()
+
+    async with asyncio.timeout(10):
+        assert await auditor.kill_all(victims, terminate=terminate, identify=lambda _: TRAINER) == ["", ""]
+    assert victim.wait(10) == -signal.SIGKILL
 
 
 def test_kill_closes_every_pidfd(victim: subprocess.Popen[bytes]) -> None:

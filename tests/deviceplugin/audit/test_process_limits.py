@@ -247,6 +247,13 @@ def test_condition_names_ten_processes_and_counts_the_rest() -> None:
     assert node_audit.condition(audit).message.endswith("and 3 more")
 
 
+def test_document_shows_a_share_of_a_mig_device_on_its_gpu() -> None:
+    document = node_audit.to_json(judge(seen(process())), node_name="node-a", checked_at=1.5, parents={A: "GPU-whole"})
+    assert [gpu["uuid"] for gpu in document["gpus"]] == ["GPU-whole", B]
+    assert [process["pid"] for process in document["gpus"][0]["processes"]] == [7]
+    assert [share["gpu"] for share in document["shares"]] == ["GPU-whole"]
+
+
 def test_document_has_the_fields_that_the_plugin_reads() -> None:
     record = dataclasses.replace(RECORD, overhead_bytes=300)
     document = node_audit.to_json(

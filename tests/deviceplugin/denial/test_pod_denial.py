@@ -17,6 +17,7 @@ from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_service, share_answers
 from deviceplugin.state import pod_resources
 from gpushare import contract
+from gpushare.allocation import MigInstance
 from gpushare.config.node_settings import NodeSettings
 from gpushare.refusal import Refusal
 from tests import builders
@@ -64,6 +65,16 @@ def test_conditions() -> None:
     assert impossible.trouble == "NotUnregisteredDenied"
 
 
+class NoMig:
+    """A node whose GPUs are all whole."""
+
+    async def device(self, uuid: str, device: MigInstance) -> Refusal:
+        return Refusal(f"{uuid} has no {device}")
+
+    async def whole(self, uuid: str) -> None:
+        """Return at once."""
+
+
 class Holding:
     """The kubelet's and the ledger's view of one container, or none; `start` is the kubelet's call before creating
     it.
@@ -82,13 +93,14 @@ class Holding:
             denied=made,
             memory_limits=NoLimits(),
             mps=self._mps,
+            mig=NoMig(),
         )
 
     async def _held(self) -> Sequence[pod_resources.ContainerDevices]:
         return [pod_resources.ContainerDevices("ml", "trainer", "main", PERCENT, ("id",))]
 
-    async def _mps(self, uuid: str) -> Refusal:
-        return Refusal(f"{uuid} has no MPS daemon")
+    async def _mps(self, uuid: str, share: str) -> Refusal:
+        return Refusal(f"{uuid} has no MPS daemon for {share}")
 
     async def _given(self, *_: str) -> tenant.StartingContainer | Refusal:
         return self.given

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -18,11 +19,13 @@ from deviceplugin.denial import pod_denial
 from deviceplugin.injection import cdi_specs, decision
 from deviceplugin.injection.decision import InjectionFacts
 from deviceplugin.kubelet import plugin_registration, plugin_service, share_answers
+from deviceplugin.mps import sm_partitions
+from deviceplugin.mps.shares import ClientFiles
 from deviceplugin.mps.steps import DaemonFiles
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Observable
 from gpushare import contract
-from gpushare.allocation import Isolation
+from gpushare.allocation import Isolation, MigInstance
 from gpushare.config.node_settings import NodeSettings
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
@@ -35,7 +38,14 @@ pytestmark = pytest.mark.slow
 PERCENT = contract.RESOURCE_PERCENT
 MOUNTS = share_answers.Mounts(Path("/host/lib.so"), Path("/host/ld.so.preload"), Path("/host/arbiter"))
 FIRST, SECOND = "GPU-1111", "GPU-2222"
-NODES = answer.DevicePaths({FIRST: ("/dev/nvidia0",), SECOND: ("/dev/nvidia1",)}, ("/dev/nvidiactl",))
+NODES = answer.DevicePaths(
+    {
+        FIRST: ("/dev/nvidia0",),
+        SECOND: ("/dev/nvidia1",),
+        f"MIG-{SECOND}-1g.10gb": ("/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30"),
+    },
+    ("/dev/nvidiactl",),
+)
 BY_CDI = decision.decide(
     InjectionFacts(in_pod=True, runtime="containerd://2.1.4", runtime_class="", driver_requested=True), ()
 )
@@ -73,7 +83,7 @@ class Node:
         self.checkpoint = directory / pod_resources.CHECKPOINT_NAME
         self.known_pods: list[dict[str, Any]] = []
         self.memory_limits = MemoryLimits()
-        self.mps_problem = ""
+        self.mps_problem = self.mig_problem = ""
         self.cdi = directory / "cdi"
         self.kubelet = kubelets.Kubelet(directory / "kubelet")
         self.specs = cdi_specs.Specs(
@@ -89,8 +99,17 @@ class Node:
         key = name if container == "main" else f"{name}/{container}"
         return self.given.get(key, Refusal("the API server did not answer in time"))
 
-    async def mps(self, uuid: str) -> DaemonFiles | Refusal:
-        return Refusal(self.mps_problem) if self.mps_problem else DaemonFiles(Path("/run/mps"), uuid)
+    async def mps(self, uuid: str, share: str) -> ClientFiles | Refusal:
+        files = DaemonFiles(Path("/run/mps"), uuid)
+        is_cut = share == sm_partitions.key("of-client/0")
+        given = ClientFiles(files, files.shares / share if is_cut else None)
+        return Refusal(self.mps_problem) if self.mps_problem else given
+
+    async def device(self, uuid: str, device: MigInstance) -> str | Refusal:
+        return Refusal(self.mig_problem) if self.mig_problem else f"MIG-{uuid}-{device.profile}"
+
+    async def whole(self, uuid: str) -> Refusal | None:  # noqa: ARG002 - of `MigDevices`
+        return Refusal(self.mig_problem) if self.mig_problem else None
 
     def keeps(self, pod: str, **device_ids: list[str]) -> None:
         """Write the kubelet's checkpoint for a pod's containers, as at admission."""
@@ -117,6 +136,7 @@ class Node:
             denied=pod_denial.PodDenial(None, ""),
             memory_limits=self.memory_limits,
             mps=self.mps,
+            mig=self,
         )
         return share_answers.ShareAnswers(MOUNTS, settings=self.settings, start=start)
 
@@ -324,7 +344,8 @@ async def test_containers_that_reuse_ids_have_the_limit_of_their_pod(node: Node)
 
 
 async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(node: Node) -> None:
-    node.given["client"] = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS, limit_percent=60)
+    client = StartingContainer("ml", "client", (SECOND,), isolation=Isolation.MPS, limit_percent=60)
+    node.given["client"] = client
     node.mps_problem = "the MPS daemon of GPU-2222 takes no client now: it has ended"
     (name,) = (await node.kubelet.admit("client", PERCENT, 50)).cdi_devices
     assert await refused(node, "client") == node.mps_problem
@@ -343,3 +364,36 @@ async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(no
         (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
         ("/dev/shm", "/run/mps/shm", "rw"),
     ]
+    node.given["client"] = dataclasses.replace(client, slot="of-client/0")
+    await node.kubelet.start_container("client")
+    (device,) = json.loads(path.read_text())["devices"]
+    key = sm_partitions.key("of-client/0")
+    mount = device["containerEdits"]["mounts"][0]
+    assert (mount["containerPath"], mount["hostPath"], mount["options"][0]) == (
+        contract.CONTAINER_MPS_PARTITION,
+        f"/run/mps/GPU-2222/shares/{key}",
+        "ro",
+    )
+
+
+async def test_a_share_of_mig_gets_its_device_alone_once_that_exists(node: Node) -> None:
+    device = MigInstance("1g.10gb", 6, 1, 14, 10 << 30)
+    node.given["cut"] = StartingContainer("ml", "cut", (SECOND,), isolation=Isolation.MIG, mig=device)
+    node.mig_problem = f"the MIG device 1g.10gb@6 of GPU {SECOND} cannot be created: a process still uses the whole GPU"
+    (name,) = (await node.kubelet.admit("cut", PERCENT, 10)).cdi_devices
+    assert await refused(node, "cut") == node.mig_problem
+    assert not node.cdi.exists()
+    node.mig_problem = ""
+    await node.kubelet.start_container("cut")
+    assert node.described(name.name) == ["/dev/nvidia1", "/dev/nvidia-caps/nvidia-cap30"]
+    (path,) = node.cdi.iterdir()
+    (entry,) = json.loads(path.read_text())["devices"]
+    assert entry["containerEdits"]["env"] == [f"CUDA_VISIBLE_DEVICES=MIG-{SECOND}-1g.10gb"]
+
+
+async def test_a_share_of_another_kind_starts_only_on_a_whole_gpu(node: Node) -> None:
+    node.gives("trainer", SECOND)
+    node.mig_problem = f"GPU {SECOND} is still in MIG mode: MIG devices of ended pods are still on it"
+    await node.kubelet.admit("trainer", PERCENT, 50)
+    assert await refused(node, "trainer") == node.mig_problem
+    assert not node.cdi.exists()

@@ -20,10 +20,13 @@ from deviceplugin import agent_settings
 from deviceplugin.arbiter import socket_server
 from deviceplugin.hardware import gpu_health, nvml, nvml_mig, observation, partitioner
 from deviceplugin.hardware.nvml import Driver
+from deviceplugin.mig import shares as mig_devices
+from deviceplugin.mig.shares import MigShares
 from deviceplugin.modes import gpu_users, mode_checkpoint, mode_reconciler, setup
 from deviceplugin.mps import daemons
 from deviceplugin.state import advertisement, node_state
-from gpushare.gpunode import GpuNode
+from gpushare.allocation import Isolation
+from gpushare.gpunode import GpuNode, Mode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import ComputeMode, HardwareGpu
 from tests.deviceplugin import simulated
@@ -95,6 +98,7 @@ class Node:
         self.cluster = Cluster()
         self.deadly = Deadly()
         self.checkpoint = directory / "modes.json"
+        self.seconds = 0.0  # on the clock of `mig_shares`
         self.start()
 
     def start(self) -> None:
@@ -119,6 +123,7 @@ class Node:
             fault_log=gpu_health.FaultLog(self.directory),
             proc=self.directory,
             roots=(self.directory,),
+            cut_for_shares=lambda *gpu: self.mig_shares.are_only_ours(*gpu),
         )
         self.gpu_users = gpu_users.GpuUsers(
             self.driver,
@@ -134,6 +139,16 @@ class Node:
             set_exclusive=self.exclusive,
         )
         cluster: Any = self.cluster
+        self.mig_shares = MigShares(
+            self.driver,
+            self.mig,
+            path=self.directory / mig_devices.NAME,
+            node=lambda: self.cluster.node,
+            fractional=self.fractional,
+            changed=self.observe,
+            warn=self.cluster.told.append,
+            clock=lambda: self.seconds,
+        )
         self.agent = mode_reconciler.ModeReconciler(
             cluster,
             cluster,
@@ -149,11 +164,12 @@ class Node:
                     self.driver,
                     partitioner.Partitioner(self.mig),
                     self.observation.refresh,
-                    self.gpu_users.in_use,
+                    lambda: self.gpu_users.in_use() | self.mig_shares.parents.keys(),
                 ),
                 self.deadly,
                 setup.TimeSlicePart(),
                 setup.MpsPart(self.daemons, gpu_of=lambda uuid: {gpu.uuid: gpu for gpu in self.seen.gpus}.get(uuid)),
+                setup.MigSharesPart(lambda uuid: self.mig_shares.merge(uuid)),
             ),
             path=self.checkpoint,
             options=agent_settings.ModeOptions(),
@@ -161,8 +177,22 @@ class Node:
                 lambda gpus: advertisement.allocatable(gpus, self.cluster.node, ())
             ),
             mps_problem=lambda _: "",
-            takes_mps_shares=lambda gpu: gpu.uuid in self.mps_gpus,
+            with_isolations=self.with_isolations,
         )
+
+    def fractional(self) -> frozenset[str]:
+        now = self.in_force.value.assignments.items()
+        return frozenset(uuid for uuid, assigned in now if assigned is not None and assigned.mode is Mode.FRACTIONAL)
+
+    def with_isolations(self, gpu: HardwareGpu, partitions: int) -> HardwareGpu:
+        if self.mig_shares.is_stuck(gpu.uuid):
+            return dataclasses.replace(gpu, isolations=(Isolation.MIG,))
+        by_mps, by_mig = gpu.uuid in self.mps_gpus, self.mig_shares.can_share(gpu)
+        isolations = (*gpu.isolations, *[Isolation.MPS] * by_mps, *[Isolation.MIG] * by_mig)
+        return dataclasses.replace(gpu, isolations=isolations, sm_partitions=partitions if by_mps else 0)
+
+    async def observe(self) -> None:
+        await self.observation.refresh()
 
     async def exclusive(self, uuid: str, exclusive: bool) -> None:
         await self.driver.ask(self.mig.set_exclusive_process, uuid, exclusive=exclusive)
@@ -267,10 +297,11 @@ def stories(namespace: Mapping[str, Any]) -> dict[str, Story]:
 
 
 def tell(told: Mapping[str, Story]) -> None:
-    """Run as the program of a story module: GPUS DIRECTORY STORY."""
+    """Run as the program of a story module: GPUS DIRECTORY STORY; "" runs all of them, each on a node of its own."""
 
     async def main(gpus: str, directory: str, story: str) -> None:
-        async with running(Path(gpus), Path(directory)) as node:
-            await told[story](node)
+        for name in [story] if story else told:
+            async with running(Path(gpus), Path(directory)) as node:
+                await told[name](node)
 
     asyncio.run(main(*sys.argv[1:]))

@@ -47,3 +47,8 @@ def test_modes_with_gpus_that_cannot_be_read_completely(gpus: Path, short_path: 
 @pytest.mark.parametrize("story", list(slow_stories.STORIES))
 def test_modes_with_slow_or_failing_setup(gpus: Path, short_path: Path, story: str) -> None:
     run("slow_stories", gpus, short_path, story)
+
+
+def test_mig_devices_for_shares(gpus: Path, short_path: Path) -> None:
+    """All stories in one process: starting one costs more than most stories."""
+    run("mig_stories", gpus, short_path, "")

@@ -40,8 +40,13 @@ mig: [{devices: [1], mig-enabled: true, mig-devices: {3g.20gb: 2}}, {devices: [0
     "clients": """
 version: v1
 flags: {plugin: {deviceListStrategy: cdi-cri}}
-sharing: {fractional: {resources: [{name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps]},
+sharing: {fractional: {resources: [{name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps], smPartitions: 2},
                                    {name: nvidia.com/gpu, devices: [1, 2, 3]}]}}
+""",
+    "on-demand": """
+version: v1
+flags: {plugin: {deviceListStrategy: cdi-cri}}
+sharing: {fractional: {resources: [{name: nvidia.com/gpu, isolations: [arbiter, mig]}]}}
 """,
     "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
 }

@@ -7,6 +7,7 @@ from typing import Any
 
 from deviceplugin.modes import transition
 from gpushare import contract
+from gpushare.allocation import Isolation
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
 from gpushare.modes.hardware_gpu import HardwareGpu, HardwareMigDevice
@@ -43,6 +44,22 @@ def test_a_gpu_shows_the_mig_devices_on_it() -> None:
     hardware = [dataclasses.replace(GPUS[0], mig_enabled=True, mig_devices=parts), *GPUS[1:]]
     gpus = transition.gpus_with_modes(SEEN, {}, {}, frozenset(), hardware)
     assert [gpu.mig_profiles for gpu in gpus] == [("3g.40gb", "1g.10gb"), (), ()]
+
+
+def test_a_gpu_shows_its_sm_partitions_if_it_offers_mps() -> None:
+    wanted = Assignment(Mode.FRACTIONAL, isolations=(Isolation.ARBITER, Isolation.MPS), sm_partitions=4)
+    able = dataclasses.replace(GPUS[0], isolations=tuple(Isolation), sm_partitions=4, can_partition=True)
+    gpus = transition.gpus_with_modes(
+        SEEN, {}, {ONE: wanted, TWO: wanted, THREE: SHARED}, frozenset(), [able, *GPUS[1:]]
+    )
+    assert [(gpu.isolations, gpu.sm_partitions) for gpu in gpus] == [
+        ((Isolation.ARBITER, Isolation.MPS), 4),
+        ((Isolation.ARBITER,), 0),
+        ((Isolation.ARBITER,), 0),
+    ]
+    assert transition.without_partitions([able, *GPUS[1:]], {ONE: wanted, TWO: wanted, THREE: SHARED}) == [
+        f"GPU 1 ({TWO}) offers no isolation mps: smPartitions needs Ampere or later and a driver with CUDA 13.1"
+    ]
 
 
 def test_each_gpu_is_offered_in_its_mode_unless_it_is_being_set_up() -> None:

@@ -6,12 +6,13 @@ import asyncio
 import contextlib
 import os
 import signal
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
 
 import pytest
 
-from deviceplugin.mps import daemons, pipe, steps
+from deviceplugin.mps import daemons, pipe, steps, supervisor
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.supervisor import Control, ControlError
 from tests.deviceplugin import simulated, waiting
@@ -89,7 +90,7 @@ async def test_a_daemon_runs_with_its_limits_until_it_is_stopped(world: World) -
     await world.daemons.stop(UUID)
     assert not await world.answers()
     assert world.modes == {UUID: False}
-    assert world.daemons.problem(UUID) == "no MPS daemon is configured for it"
+    assert world.daemons.problem(UUID) == "no MPS daemon runs for it"
     assert not world.daemons.files(UUID).started.exists()
     assert not world.daemons.files(UUID).log.exists()
     assert not is_alive(pid)
@@ -108,6 +109,19 @@ async def test_a_daemon_that_dies_is_restarted_with_its_limits(world: World) -> 
         assert world.pid() != pid
         assert "default_device_pinned_mem_limit 0 10240M" in await world.limits()
         assert (world.root / ".ready").exists()
+
+
+async def test_limits_that_a_client_has_changed_are_set_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Root in a client's container can send commands. Those of a server are for later clients of it."""
+    monkeypatch.setattr(daemons, "PROBE_SECONDS", 0.05)
+    await world.daemons.start(steps.for_shares(UUID))
+    await world.daemons.send(UUID, "start_server -uid 0")
+    (server,) = steps.pids(await world.daemons.send(UUID, "get_server_list"))
+    for scope in ("default_active_thread_percentage", f"active_thread_percentage {server}"):
+        await world.daemons.send(UUID, f"set_{scope} 1")
+        async with asyncio.timeout(20):
+            while await world.daemons.send(UUID, f"get_{scope}") != "100.0":
+                pass
 
 
 async def test_the_next_agent_takes_a_running_daemon_over(world: World) -> None:
@@ -232,6 +246,32 @@ async def test_no_command_goes_through_a_link_to_another_gpus_daemon(world: Worl
     assert not is_alive(pid)
     assert await world.answers()
     assert list(directory.iterdir()) == [], "the next daemon finds nothing of it"
+
+
+async def test_no_command_follows_a_link_that_a_client_puts_there_meanwhile(world: World) -> None:
+    """Root in a container can swap the socket for a link and back all the time."""
+    other = steps.Spec("GPU-other", (steps.MpsGpu("GPU-other", 3, 24 * GIB, 2),))
+    await world.daemons.start(SPEC)
+    await world.daemons.start(other)
+    directory, over = world.daemons.files("GPU-other").pipe, threading.Event()
+    os.link(directory / "control", directory / "kept")
+
+    def swap() -> None:
+        while not over.is_set():
+            (directory / "new").symlink_to(world.daemons.files(UUID).pipe / "control")
+            (directory / "new").rename(directory / "control")
+            os.link(directory / "kept", directory / "new")
+            (directory / "new").rename(directory / "control")
+
+    swapping = asyncio.create_task(asyncio.to_thread(swap))
+    answers = set()
+    for _ in range(60):
+        with contextlib.suppress(ControlError):
+            answers.add(await world.daemons.send("GPU-other", supervisor.ALIVE))
+    over.set()
+    await swapping
+    assert answers == {"50.0"}, "each from its own daemon; the other one says 25.0"
+    assert sorted(path.name for path in directory.parent.iterdir()) == [".started", "log", "pipe"]
 
 
 async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: World, tmp_path: Path) -> None:

@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
+from deviceplugin.host import kernel_process
 from deviceplugin.mps import shares, steps
 from deviceplugin.mps.daemons import Daemons, IsUsed
-from deviceplugin.mps.shares import MpsShares
+from deviceplugin.mps.shares import ClientFiles, MpsShares
 from gpushare.allocation import Allocation, GivenShare, Isolation, Labels, PodRef
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 from gpushare.modes.hardware_gpu import HardwareGpu
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated, waiting
@@ -53,10 +54,14 @@ class World:
         self.daemons = Daemons(root=self.root, program=PROGRAM, set_exclusive=self._exclusive)
         self.shares = MpsShares(
             self.daemons,
-            node=self.node.gpunode,
+            node=self.gpunode,
             fractional=lambda: frozenset(simulated.uuids(self.gpus)),
             clock=lambda: self.seconds,
         )
+
+    def gpunode(self) -> GpuNode:
+        gpus = tuple(Gpu(uuid, index, "L4", 24 << 30) for index, uuid in enumerate(simulated.uuids(self.gpus)))
+        return dataclasses.replace(self.node.gpunode(), gpus=gpus)
 
     def a_minute_later(self) -> None:
         """Let all containers have started that asked for a daemon."""
@@ -83,6 +88,12 @@ class World:
         environment = {"TEST_POD": "small", "TEST_CONTAINER": "main"}
         with container.finishing(box.start(command(clients.starts_or_not), environment)) as process:
             return await asyncio.to_thread(process.communicate, timeout=60)
+
+
+def identity(pid: int) -> tuple[int, int]:
+    found = kernel_process.with_start(pid)
+    assert found is not None
+    return found
 
 
 async def says(process: subprocess.Popen[str]) -> str:
@@ -168,7 +179,7 @@ async def test_clients_continue_through_a_restart_of_the_agent(world: World) -> 
 
 async def test_the_daemon_lives_from_the_first_share_to_the_last(world: World) -> None:
     files = world.shares.files(world.uuid)
-    assert await world.shares.ready(world.uuid) == files
+    assert await world.shares.ready(world.uuid) == ClientFiles(files)
     (small, large), world.node.allocations = world.node.allocations, world.node.allocations[:1]
     await world.shares.step()
     assert files.pid_file.exists()
@@ -177,7 +188,9 @@ async def test_the_daemon_lives_from_the_first_share_to_the_last(world: World) -
     await world.shares.step()
     assert not files.pid_file.exists()
     world.node.allocations += [small, large]
-    assert await world.shares.ready(world.uuid) == files, "a container that starts before the next step starts it"
+    assert await world.shares.ready(world.uuid) == ClientFiles(files), (
+        "a container that starts before the next step starts it"
+    )
     assert files.pid_file.exists()
 
 
@@ -202,14 +215,14 @@ async def test_a_daemon_that_a_container_has_asked_for_is_not_stopped(world: Wor
     files = world.shares.files(world.uuid)
     world.node.allocations.clear()
     world.a_minute_later()
-    assert await world.shares.ready(world.uuid) == files
+    assert await world.shares.ready(world.uuid) == ClientFiles(files)
     await world.shares.step()
     assert files.pid_file.exists(), "this agent's copy of the ledger lags behind"
 
     stop = world.daemons.stop
 
     async def delayed(name: str, *, for_shares: bool, is_used: IsUsed) -> None:
-        assert await world.shares.ready(world.uuid) == files
+        assert await world.shares.ready(world.uuid) == ClientFiles(files)
         await stop(name, for_shares=for_shares, is_used=is_used)
 
     world.a_minute_later()
@@ -243,7 +256,7 @@ async def scripted(tmp_path: Path, short_path: Path) -> AsyncIterator[tuple[MpsS
     daemons = Daemons(root=tmp_path / "mps", program=socket, set_exclusive=exclusive)
     share = GivenShare(("main",), ("GPU-1",), 50, 50, LIMIT)
     entry = Allocation("a", PodRef("ml", "trainer"), (share,), labels=Labels(isolation=Isolation.MPS))
-    node = GpuNode("node-a", allocations=(entry,))
+    node = GpuNode("node-a", (Gpu("GPU-1", 0, "L4", 24 << 30),), allocations=(entry,))
     made = MpsShares(daemons, node=lambda: node, fractional=lambda: frozenset({"GPU-1"}), clock=lambda: 0.0)
     async with keepers.running(socket, program):
         await made.step()
@@ -252,15 +265,17 @@ async def scripted(tmp_path: Path, short_path: Path) -> AsyncIterator[tuple[MpsS
     assert not made.can_share(HardwareGpu("GPU-2", 1), (8, 0)), "without a keeper, no agent could be replaced"
 
 
-async def test_a_client_is_terminated_by_its_daemon_and_another_process_is_not(world: World) -> None:
+async def test_a_client_is_terminated_by_its_daemon_and_another_process_with_its_pid_is_not(world: World) -> None:
     async with (
         world.client("small", clients.allocates, 48) as first,
         world.client("large", clients.allocates, 48) as second,
     ):
         assert [await says(first), await says(second)] == ["0", "0"]
         assert await world.shares.clients(world.uuid) == {first.pid, second.pid}
-        await world.shares.terminate(world.uuid, os.getpid())
-        await world.shares.terminate(world.uuid, first.pid)
+        pid, start_ticks = identity(first.pid)
+        await world.shares.terminate(world.uuid, identity(os.getpid()))
+        await world.shares.terminate(world.uuid, (second.pid, start_ticks - 1))
+        await world.shares.terminate(world.uuid, (pid, start_ticks))
         goes_on(first)
         goes_on(second)
         assert [await says(first), await says(second)] == ["", "ran"]

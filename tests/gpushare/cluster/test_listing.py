@@ -101,9 +101,9 @@ async def peak_bytes(count: int) -> int:
 
 @pytest.mark.slow
 async def test_a_list_uses_no_memory_for_discarded_items() -> None:
-    few, many = await peak_bytes(300), await peak_bytes(3000)
+    few, many = await peak_bytes(150), await peak_bytes(1500)
     assert many < 2 * few
-    assert many < 3000 * len(pod(1)) / 4
+    assert many < 1500 * len(pod(1)) / 4
 
 
 async def test_reading_a_list_does_not_block_the_event_loop() -> None:

@@ -80,6 +80,30 @@ def test_a_full_file_is_read_completely() -> None:
     assert config.mig[0].wanted == {"1g.10gb": 7}
 
 
+def fractional(fields: str) -> str:
+    return f"sharing: {{fractional: {{resources: [{{name: gpu, {fields}}}]}}}}\n"
+
+
+def test_sm_partitions_are_read() -> None:
+    config = read(fractional("isolations: [arbiter, mps], smPartitions: 4"))
+    assert config.sharing.fractional[0].sm_partitions == 4
+    assert model.fractional_resource_document(config.sharing.fractional[0])["smPartitions"] == 4
+    assert read(fractional("isolations: [mps]")).sharing.fractional[0].sm_partitions == 0
+
+
+@pytest.mark.parametrize(
+    ("fields", "sentence"),
+    [
+        ("smPartitions: 4", "smPartitions 4: needs shares with the isolation mps: add mps to isolations"),
+        ("isolations: [mps], smPartitions: 1", "smPartitions 1: is out of range: write 2 to 48"),
+        ("isolations: [mps], smPartitions: 13", "smPartitions 13: is for no request in whole percent: write 14"),
+        ("isolations: [mps], smPartitions: half", 'smPartitions "half": is not a whole number'),
+    ],
+)
+def test_sm_partitions_that_no_share_could_use_are_rejected(fields: str, sentence: str) -> None:
+    assert f"sharing.fractional.resources[0].{sentence}" in refusal(fractional(fields))
+
+
 @pytest.mark.parametrize("text", ["", "\n", "# nothing\n", "{}", "version:\n", "VERSION: v1", "---\n"])
 def test_an_empty_file_shares_no_gpu(text: str) -> None:
     assert read(text) == model.Config()

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from gpushare.preflight import facts_of_cluster
+from gpushare.preflight import facts_of_cluster, health_rules
 from gpushare.preflight.facts_of_cluster import InstallPlan, Trial, Workload
 from gpushare.preflight.finding import Severity
 from tests.config import manifests
@@ -237,7 +237,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a pod that no webhook reviews": (setting(trial=Trial({"metadata": {"annotations": {}}})), "webhook-reached", BLOCKING, "admitted unchanged", ()),
     "a quota that rejects the test pod": (refused("Forbidden: exceeded quota"), "webhook-reached", UNKNOWN, "was not accepted", ()),
     "a policy without a binding": (
-        with_objects("ValidatingAdmissionPolicyBinding", *(named("ValidatingAdmissionPolicyBinding", f"gpushare-{name}") for name in ("ephemeral", "events", "placed", "pods", "webhook")), only=True),
+        with_objects("ValidatingAdmissionPolicyBinding", *(named("ValidatingAdmissionPolicyBinding", name) for name in health_rules.BINDINGS[2:]), only=True),
         "policies", BLOCKING, "gpushare-agent, gpushare-bindings are missing",
         ("validatingadmissionpolicybinding/gpushare-agent", "validatingadmissionpolicybinding/gpushare-bindings")),
     "an agent that crashes": (

@@ -89,6 +89,18 @@ def test_a_node_labelled_against_nvidias_plugin_has_no_other_owner() -> None:
     assert findings[0].severity is Severity.OK
 
 
+def test_a_node_of_another_device_plugin_is_no_warning_and_gets_the_label_that_selects_the_agent() -> None:
+    kept = named("Node", "kept", status={"allocatable": {"nvidia.com/gpu": "8"}})
+    opted = ({"matchExpressions": [{"key": "gpushare.io/config", "operator": "Exists"}]},)
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": opted}}}
+    opt_in = setting(plan=facts_of_cluster.InstallPlan(agent=facts_of_cluster.Workload({"affinity": affinity})))
+    ours = node("gpu-3", labels={"gpushare.io/config": "default"})
+    for change, label in ((nodes(ours, kept), "nvidia.com/gpu.present=true"), (both(opt_in, nodes(ours, kept)), "gpushare.io/config=default")):  # fmt: skip
+        (finding,) = findings_of(sound.cluster_facts(change, installing=True), "gpu-nodes-labelled")
+        assert (finding.severity, finding.subjects) == (Severity.INFO, ("node/kept",))
+        assert finding.commands == (f"kubectl label node kept {label}",)
+
+
 def test_an_image_present_on_every_node_needs_no_registry() -> None:
     images = [{"names": ["localhost/gpushare/agent:0.3.0", "localhost/gpushare/agent"]}]
     loaded = [{**node(name), "status": {**node(name)["status"], "images": images}} for name in ("gpu-1", "gpu-2")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import codec, contract, ledger
+from gpushare import codec, contract, ledger, mig_shares
 from gpushare.allocation import Isolation
 from gpushare.gpunode import GpuNode, MemoryEnforcement
 from gpushare.placement_profile import PlacementProfile
@@ -31,8 +32,23 @@ def gpunode() -> GpuNode:
     return ledger.reserve(node, entry)
 
 
+@pytest.fixture
+def partitioned(tmp_path: Path) -> Path:
+    """Return the cluster with its GPUs in four SM partitions, and a share in one of them."""
+    node = builders.node("gpu-1", gpus=2, isolations=BOTH, sm_partitions=4)
+    entry = builders.allocation(
+        "a1", "GPU-gpu-1-0", request=25, memory_gib=8, pod_name="decoder", uid="u-decoder", isolation=Isolation.MPS
+    )
+    objects = json.loads(save(tmp_path, holder(isolation="mps", request="0.25")).read_text())
+    objects["items"][0] = codec.to_document(ledger.reserve(node, entry))
+    path = tmp_path / "partitioned.json"
+    path.write_text(json.dumps(objects))
+    return path
+
+
 def holder(**annotations: str) -> dict[str, Any]:
-    made = builders.pod("decoder", uid="u-decoder", phase="Running", request="0.3", memory="8Gi", **annotations)
+    asked = {"request": "0.3", "memory": "8Gi"} | annotations
+    made = builders.pod("decoder", uid="u-decoder", phase="Running", **asked)
     results = {contract.ALLOCATION: "a1", contract.NODE: "gpu-1", contract.GPU_UUIDS: "GPU-gpu-1-0"}
     made["metadata"]["annotations"] |= {**results, contract.ISOLATION_GIVEN: "mps"}
     made["metadata"]["labels"] = {contract.SHARE_LABEL: contract.SHARE_LABEL_VALUE}
@@ -148,3 +164,42 @@ def test_fit_says_what_each_pod_would_get(plugin: Plugin, cluster: Path) -> None
     ended = plugin("fit", "--request", "0.5", "--isolation", "mps", "--gpus", "2", "--from", cluster)
     assert ended.code == 1
     assert "a process can use one MPS daemon" in ended.err
+
+
+def test_partitions_are_shown_with_how_they_are_rounded(plugin: Plugin, partitioned: Path) -> None:
+    said = (
+        "Isolation: mps: gpushare.io/isolation asks for it, in one of 4 equal SM partitions, rounded down to 4 "
+        "multiprocessors"
+    )
+    for verb in (("describe", "pod", "decoder"), ("why", "decoder")):
+        assert said in words(plugin(*verb, "--from", partitioned).out)
+    fit = ("fit", "--isolation", "mps", "--from", partitioned, "--request")
+    assert said in words(plugin(*fit, "0.25").out)
+    assert "has 4 equal SM partitions, which take requests of 0.21 to 0.25" in words(plugin(*fit, "0.3").out)
+    page = words(plugin("describe", "gpu", "gpu-1/1", "--from", partitioned).out)
+    assert "Isolations: arbiter or mps in 4 equal SM partitions" in page
+
+
+def test_every_view_shows_the_profile_of_a_mig_device(plugin: Plugin, tmp_path: Path) -> None:
+    kinds = (Isolation.ARBITER, Isolation.MIG)
+    node = builders.node("gpu-1", gpus=2, isolations=kinds, mig_geometry=builders.mig_geometry())
+    entry = builders.allocation(
+        "a1", "GPU-gpu-1-0", request=30, memory_gib=8, pod_name="decoder", uid="u-decoder", isolation=Isolation.MIG
+    )
+    device = mig_shares.read_device(node.gpus[0], "3g.40gb@4")
+    entry = dataclasses.replace(entry, shares=(mig_shares.on_device(entry.shares[0], device),))
+    there = holder(isolation="mig", isolation_given="mig", mig_device=str(device))
+    items = [codec.to_document(ledger.reserve(node, entry)), builders.node_object("gpu-1", gpus=2), there]
+    path = tmp_path / "cluster.json"
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    asks_for_it = "mig (3g.40gb): gpushare.io/isolation asks for it"
+    assert " mig (3g.40gb) " in plugin("top", "pods", "-A", "--from", path).out
+    page = words(plugin("describe", "pod", "decoder", "--from", path).out)
+    assert f"Isolation: {asks_for_it}" in page
+    document = json.loads(plugin("describe", "pod", "decoder", "-o", "json", "--from", path).out)
+    assert [share["migDevice"] for share in document["shares"]] == ["3g.40gb@4"]
+    assert f"Isolation: {asks_for_it}" in words(plugin("why", "decoder", "--from", path).out)
+    page = words(plugin("describe", "gpu", "gpu-1/0", "--from", path).out)
+    assert "MIG Room: 4g.40gb or 3g.40gb or 2g.20gb or 1g.20gb or 1g.10gb" in page
+    page = words(plugin("fit", "--request", "0.1", "--isolation", "mig", "--count", "2", "--from", path).out)
+    assert "Isolation: mig (1g.10gb): gpushare.io/isolation asks for it Fits: yes, on gpu-1/0 (2)" in page

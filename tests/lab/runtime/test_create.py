@@ -147,10 +147,28 @@ def test_foreign_cdi_device_gives_the_gpus_of_its_device_nodes(tmp_path: Path) -
     document = {
         "kind": "gpushare.io/share",
         "containerEdits": {"env": ["NVIDIA_VISIBLE_DEVICES=void"]},
-        "devices": [{"name": "abc", "containerEdits": {"deviceNodes": nodes}}],
+        "devices": [{"name": "abc", "containerEdits": {"deviceNodes": nodes, "env": ["A=1"]}}],
     }
     (tmp_path / "share.json").write_text(json.dumps(document))
     result = create.described({"cdi.k8s.io/x": "gpushare.io/share=abc"}, str(tmp_path))
-    assert result == (["1", "0"], ["NVIDIA_VISIBLE_DEVICES=void"])
+    assert result == (["1", "0"], ["NVIDIA_VISIBLE_DEVICES=void", "A=1"], [])
     with pytest.raises(create.UnknownDeviceError):
         create.described({"cdi.k8s.io/x": "gpushare.io/share=abd"}, str(tmp_path))
+
+
+def test_mounts_of_a_cdi_device_replace_those_at_the_same_path(bundle: Path) -> None:
+    (bundle.parent / "cdi").mkdir()
+    options = ["rw", "rbind"]
+    mounts = [{"containerPath": "/dev/shm", "hostPath": "/run/shm", "options": options}]
+    edits = {"deviceNodes": [{"path": "/dev/nvidia1"}], "mounts": mounts}
+    common = {"mounts": [{"containerPath": "/usr/bin/x", "hostPath": "/usr/bin/x", "options": ["ro"]}]}
+    document = {"kind": "a.com/share", "devices": [{"name": "s", "containerEdits": edits}], "containerEdits": common}
+    (bundle.parent / "cdi" / "a.json").write_text(json.dumps(document))
+    status, there = run(bundle, "void", mounts=("/dev/shm", "/etc/hosts"), cdi="a.com/share=s")
+    assert (status, there[:3], there[-1]) == (0, ["/proc", "/etc/hosts", "/dev/shm"], f"/dev/simgpu/{FILES[1]}")
+    (mount,) = [
+        mount
+        for mount in json.loads((bundle / "config.json").read_text())["mounts"]
+        if mount["destination"] == "/dev/shm"
+    ]
+    assert mount == {"type": "bind", "source": "/run/shm", "destination": "/dev/shm", "options": options}

@@ -46,9 +46,10 @@ async def api(manifests: access.Access) -> AsyncIterator[api_client.ApiClient]:
 
 
 async def trusted(api: api_client.ApiClient) -> tuple[str, ...]:
-    """Return the authorities in the configuration."""
-    (webhook,) = (await api.get(certificate_controller.PATH))["webhooks"]
-    return rotation.split(base64.b64decode(webhook["clientConfig"]["caBundle"]).decode())
+    """Return the authorities in the configuration, which are the same for each webhook."""
+    webhooks = (await api.get(certificate_controller.PATH))["webhooks"]
+    (bundle,) = {webhook["clientConfig"]["caBundle"] for webhook in webhooks}
+    return rotation.split(base64.b64decode(bundle).decode())
 
 
 async def admit(_: review.AdmissionRequest) -> review.ReviewResponse:

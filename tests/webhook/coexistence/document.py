@@ -29,10 +29,10 @@ COLUMNS = ("software", "what it does to the pod", "called", "what comes of it", 
 TAIL = """
 ## Autoscalers
 
-Cluster Autoscaler and Karpenter do not see a pod with a scheduling gate, so a pool of GPU nodes
-does not grow for pods that gpushare has gated. Keep at least one node, or as many as the largest
-gang needs. A placed pod selects its node by hostname, so Karpenter does not consolidate such a node
-while the pod runs.
+Cluster Autoscaler and Karpenter do not see a pod with a scheduling gate. With the component
+`demand`, gpushare asks them for the nodes that gated pods lack: [autoscaling.md](autoscaling.md).
+A placed pod selects its node by hostname, so Karpenter does not consolidate such a node while the
+pod runs.
 
 ## Jobs and workflows
 

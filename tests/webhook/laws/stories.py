@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from gpushare import contract
+from gpushare import contract, errors, request
 from gpushare.allocation import Isolation
 from tests import builders
 from tests.webhook.laws import schedule, users, world
@@ -75,16 +75,22 @@ def without_gpunodes(seed: int) -> world.World:
 
 
 def of_several_kinds(seed: int) -> world.World:
-    """Return a world whose GPUs offer leases and MPS, and whose pods ask for either, or leave it to gpushare."""
+    """Return a world whose GPUs offer leases, MPS and MIG, and whose pods ask for one, or leave it to gpushare."""
     chance = random.Random(seed)
     asks = [_ask(chance) for _ in range(8)]
     if chance.random() < 0.3:
         asks[:2] = _gang(chance, "red")
     for ask in asks:
-        if kind := chance.choice(["", "auto", "mps", "arbiter"]):
-            ask.manifest["metadata"]["annotations"][contract.ISOLATION] = kind
+        annotations = ask.manifest["metadata"]["annotations"]
+        before = {**annotations}
+        if kind := chance.choice(["", "auto", "mps", "arbiter", "mig"]):
+            annotations[contract.ISOLATION] = kind
+        try:
+            request.parse(ask.manifest)
+        except errors.RequestError:  # of mig with several shares or GPUs
+            ask.manifest["metadata"]["annotations"] = before
     rates = WITHOUT_GPUNODES if seed % 3 == 0 else ANYTHING
-    isolations = (Isolation.ARBITER, Isolation.MPS)
+    isolations = (Isolation.ARBITER, Isolation.MPS, Isolation.MIG)
     order = schedule.ByChance(seed, rates)
     return world.World(order, asks, gpus=1 + seed % 2, nodes=1 + seed % 3, faults=14, isolations=isolations)
 

@@ -6,7 +6,7 @@ import collections
 from collections.abc import Collection, Iterator
 from typing import Any
 
-from gpushare import codec, contract, isolation, ledger, pod
+from gpushare import codec, contract, isolation, ledger, mig_shares, pod
 from gpushare import request as requests
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
@@ -83,18 +83,26 @@ def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
     kinds: dict[str, set[str]] = collections.defaultdict(set)
-    total_bytes = {gpu.uuid: gpu.memory_bytes for node in nodes(api) for gpu in node.gpus}
+    gpus = {gpu.uuid: gpu for node in nodes(api) for gpu in node.gpus}
+    total_bytes = {uuid: gpu.memory_bytes for uuid, gpu in gpus.items()}
+    slices: collections.Counter[tuple[str, int]] = collections.Counter()  # of GPUs, by how many MIG devices have them
     for manifest in filter(is_placed, living(api)):
         (demand,) = requests.parse(manifest).demands
         for uuid in pod.annotations_of(manifest)[contract.GPU_UUIDS].split(","):
             compute[uuid] += demand.share.request_percent
             memory[uuid] += demand.share.memory.on(total_bytes.get(uuid, 0))
+            if (device := pod.annotations_of(manifest).get(contract.MIG_DEVICE)) and uuid in gpus:
+                slices.update((uuid, place) for place in mig_shares.read_device(gpus[uuid], device).places)
             kinds[uuid].add(pod.annotations_of(manifest).get(contract.ISOLATION_GIVEN, "arbiter"))
     for uuid in compute:
         if compute[uuid] > 100 or memory[uuid] > total_bytes.get(uuid, memory[uuid]):
             yield f"living pods were given {compute[uuid]}% and {memory[uuid]} bytes of {uuid}"
         if len(kinds[uuid]) > 1:
             yield f"living pods share {uuid} with isolation {kinds[uuid]}"
+
+    yield from (
+        f"living pods have MIG devices that overlap on {uuid}" for (uuid, _), count in slices.items() if count > 1
+    )
 
 
 def _on_gone(api: SimulatedApi, manifest: PodJson) -> bool:
@@ -115,6 +123,8 @@ def _unlike(manifest: PodJson, who: str, node: GpuNode, entry: Allocation) -> It
     asked, kind = annotations.get(contract.ISOLATION, "arbiter"), entry.labels.isolation
     if kind != annotations.get(contract.ISOLATION_GIVEN, "arbiter") or asked not in {"auto", kind}:
         yield f"{who} asked for {asked} and has {kind}"
+    if [annotations.get(contract.MIG_DEVICE, "")] != [str(share.mig or "") for share in entry.shares]:
+        yield f"{who} has the MIG device {annotations.get(contract.MIG_DEVICE)} and not that of its allocation"
     if annotations[contract.NODE] != node.name:
         yield f"{who} is on {annotations[contract.NODE]} and its allocation on {node.name}"
     if annotations[contract.GPU_UUIDS] != ",".join(entry.gpu_uuids):

@@ -160,7 +160,10 @@ class World:
         labels = {contract.HOSTNAME_LABEL: name}
         ready = {"conditions": [{"type": "Ready", "status": "True"}]}
         self.api.create(NODES, {"metadata": {"name": name, "labels": labels}, "spec": {}, "status": ready})
-        self.api.create(GPUNODES, codec.to_document(builders.node(name, gpus=gpus, isolations=isolations)))
+        geometry = builders.mig_geometry() if Isolation.MIG in isolations else ()
+        self.api.create(
+            GPUNODES, codec.to_document(builders.node(name, gpus=gpus, isolations=isolations, mig_geometry=geometry))
+        )
 
     def _close(self) -> None:
         for owner in (*self.replicas, "users", ""):

@@ -202,3 +202,14 @@ def test_null_counts_as_absent() -> None:
     manifest["spec"]["schedulingGates"] = None
     gated = mutation.rewrite(manifest, requests.parse(manifest), Refusal("full"))
     assert gated["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
+
+
+def test_a_pod_that_is_not_evicted_keeps_its_node_from_autoscalers() -> None:
+    assert (
+        contract.AUTOSCALERS_KEEP.items()
+        <= rewritten(builders.pod(gpus="1", no_evict="true"))["metadata"]["annotations"].items()
+    )
+    manifest = builders.pod(gpus="1", no_evict="true")
+    manifest["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] = "4h"
+    assert rewritten(manifest)["metadata"]["annotations"]["karpenter.sh/do-not-disrupt"] == "4h"
+    assert not contract.AUTOSCALERS_KEEP.keys() & rewritten(builders.pod(gpus="1"))["metadata"]["annotations"].keys()

