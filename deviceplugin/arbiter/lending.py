@@ -20,6 +20,7 @@ from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 
 CHUNK_BYTES: Final = 64 << 20  # lent at once, so that not every small allocation writes the GPUNode's status
+CHUNKS: Final = 32  # or one of this many parts of all that may be lent, if that is more
 KEPT_SECONDS: Final = 10.0  # memory that goes back after less would be asked for again
 
 
@@ -78,6 +79,7 @@ class Lender:
         given, key = entry.shares[share.tenant.share], share.tenant.key
         own_bytes = given.memory_bytes if given.shrink_to_bytes is None else given.shrink_to_bytes
         limit_bytes = given.memory_limit_bytes or 0
+        chunk_bytes = max(CHUNK_BYTES, (limit_bytes - own_bytes) // CHUNKS)
         counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
         has_bytes = min(share.tenant.memory_bytes, counted_bytes)
         before_bytes = self._decided.get(key, max(own_bytes, has_bytes))
@@ -87,19 +89,19 @@ class Lender:
             decided_bytes = max(own_bytes, before_bytes)
         else:
             most_bytes = counted_bytes + max(0, min(free.get(uuid, 0) for uuid in given.gpu_uuids))
-            decided_bytes = max(own_bytes, self._kept_bytes(share, own_bytes, has_bytes))
+            decided_bytes = max(own_bytes, self._kept_bytes(share, own_bytes, has_bytes, chunk_bytes))
             for asking in self._asking.get(key, ()):
                 if asking.wanted_bytes <= min(limit_bytes, most_bytes):
-                    rounded_bytes = min(_rounded(asking.wanted_bytes), limit_bytes, most_bytes)
+                    rounded_bytes = min(_rounded(asking.wanted_bytes, chunk_bytes), limit_bytes, most_bytes)
                     decided_bytes = max(decided_bytes, rounded_bytes)
             for uuid in given.gpu_uuids:
                 free[uuid] = free.get(uuid, 0) - max(0, decided_bytes - counted_bytes)
         self._decided[key] = decided_bytes
         return decided_bytes
 
-    def _kept_bytes(self, share: ShareLedger, own_bytes: int, has_bytes: int) -> int:
+    def _kept_bytes(self, share: ShareLedger, own_bytes: int, has_bytes: int, chunk_bytes: int) -> int:
         """Return how much of its limit the share keeps: what it has used within the last seconds."""
-        needed_bytes = max(own_bytes, min(has_bytes, _rounded(share.held_bytes())))
+        needed_bytes = max(own_bytes, min(has_bytes, _rounded(share.held_bytes(), chunk_bytes)))
         if needed_bytes >= has_bytes:
             self._unused.pop(share.tenant.key, None)
             return has_bytes
@@ -118,5 +120,5 @@ def free_bytes(node: GpuNode, departed: Iterable[ShareLedger], gpu_bytes: Callab
     return free
 
 
-def _rounded(memory_bytes: int) -> int:
-    return -(-memory_bytes // CHUNK_BYTES) * CHUNK_BYTES
+def _rounded(memory_bytes: int, chunk_bytes: int) -> int:
+    return -(-memory_bytes // chunk_bytes) * chunk_bytes

@@ -19,7 +19,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import lending, tenant
@@ -128,11 +128,15 @@ class ShareResizer:
             for position, share in enumerate(entry.shares):
                 place = (entry.id, position)
                 ledger, before = running.get(place), resizes.get(place)
-                if share.shrink_to_bytes is None and not self._is_lent(entry, position, ledger, targets.get(place, 0)):
+                is_lent = self._is_lent(entry, position, ledger, before, targets.get(place, 0))
+                if share.shrink_to_bytes is None and not is_lent:
                     continue
                 said = self._resize_status(entry, position, ledger, before, targets.get(place, 0))
                 waits |= said.memory_bytes > (share.shrink_to_bytes or 0)
                 entries.append(said)
+        for said in self._orphaned(lost.values(), resizes):
+            waits = True
+            entries.append(said)
         for current in running.values():
             self.lender.answer(current.tenant)
         self.lender.keep_only([current.tenant.key for current in running.values()])
@@ -183,14 +187,31 @@ class ShareResizer:
             return
         logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
-    def _is_lent(self, entry: Allocation, position: int, ledger: ShareLedger | None, target_bytes: int) -> bool:
+    def _is_lent(
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int
+    ) -> bool:
         """Whether the share has, or is about to get, more memory than the ledger gives it."""
         share = entry.shares[position]
-        if share.memory_limit_bytes is None:
+        # A share that has lost its memory limit keeps what it is lent, and so has to report it, until it uses less.
+        if share.memory_limit_bytes is None and (before is None or before.memory_bytes <= share.memory_bytes):
             return False
         if ledger is None:  # its processes may still use an earlier agent's page
             return f"{entry.pod.uid}-{position}" in self.ledgers.unreachable
         return ledger.outdated or max(ledger.tenant.memory_bytes, target_bytes) > share.memory_bytes
+
+    def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
+        """Yield what shares without an allocation may have been lent.
+
+        A deleted GPUNode comes back without allocations and status. What is lent counts as soon as the placer restores
+        the allocation, but only if the status says so before.
+        """
+        for current in lost:
+            held, before = current.tenant, said.get((current.tenant.allocation, current.tenant.share))
+            if not held.allocation or not (held.memory_limit_bytes or current.outdated):
+                continue
+            is_same = before is not None and before.memory_bytes == held.memory_bytes
+            used_bytes = before.used_bytes if is_same and before else min(current.held_bytes(), MAX_BYTES)
+            yield Resize(held.allocation, held.share, held.memory_bytes, used_bytes)
 
     def _resize_status(
         self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int

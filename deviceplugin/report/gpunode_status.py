@@ -126,10 +126,12 @@ class GpuNodeStatus:
             self.written = True
             return
         # A merge patch replaces whole lists, which is right because no one else writes these.
-        body: dict[str, Any] = {"status": wanted}
-        if resizes:
+        body: dict[str, Any] = {"status": dict(wanted)}
+        if resizes or node.resizes or "resizes" not in (current or {}):
             # The placer gives away memory that these resizes free, so they must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
+        else:
+            del body["status"]["resizes"]  # a write that arrives late must not withdraw what was lent since
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
         except api_errors.Conflict:

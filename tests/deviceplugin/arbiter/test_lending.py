@@ -66,7 +66,11 @@ class World(protocol.World):
         free_bytes = (
             MAX - ledger.use(dataclasses.replace(self.stored(), allocations=(before[0],)))[GPUS[0]].memory_bytes
         )
-        if self.dice.random() < 0.3:
+        if self.dice.random() < 0.1:
+            limit_bytes = self.dice.choice([None, LIMIT // 2, LIMIT])
+            above = limit_bytes is not None and limit_bytes > self.share.memory_bytes
+            self._put("limited", memory_limit_bytes=limit_bytes if above else None)
+        elif self.dice.random() < 0.3:
             leaves = self.dice.random() < 0.4
             other(self.node, 0 if leaves else self.dice.randrange(free_bytes + 1))
             self.done.add("left" if leaves else "placed")
@@ -76,6 +80,16 @@ class World(protocol.World):
                 self.node.allocations = before
                 return
         self.version += 1
+
+    def lose(self) -> None:
+        """Delete the GPUNode. The agent creates it again and writes its status, and then the placer restores the pods."""
+        if self.dice.random() < 0.2:
+            self.done.add("deleted")
+            restored, self.node.allocations = list(self.node.allocations), []
+            self.flying, self.resizes, self.version = None, (), self.version + 1
+            self.hear()
+            self.resizes = self.node.resizing.apply(GpuNode("node-a"))
+            self.node.allocations, self.version = restored, self.version + 2
 
     def write(self) -> None:
         """Let the agent write the status, one request after another; what it wrote may arrive later."""
@@ -125,7 +139,7 @@ class World(protocol.World):
 async def live(node: ArbiterNode, seed: int) -> set[str]:
     world = World(node, random.Random(seed))
     acts: list[Callable[[], Any]] = [world.hear_or_die, world.write_or_die, world.place, world.use, world.use]
-    acts += [world.come_or_go, world.come_back, world.restart, world.arrive]
+    acts += [world.come_or_go, world.come_back, world.restart, world.arrive, world.lose]
     for _ in range(STEPS):
         done = world.dice.choice(acts)()
         if done is not None:
@@ -147,6 +161,7 @@ async def lives(directory: Path, count: int) -> set[str]:
 async def test_no_byte_is_lent_that_the_ledger_has_given_to_another_share(short_path: Path) -> None:
     done = await lives(short_path, 4)
     assert done >= {"lent", "full", "placed", "left", "gave up", "grew", "asked", "restarted", "killed"}
+    assert done >= {"limited", "deleted"}
 
 
 class Hasty(lending.Lender):

@@ -154,7 +154,7 @@ class Node(audit_node.Node):
         self.change(pod, memory_bytes=max(memory_bytes, has_bytes), shrink_to_bytes=shrink_to_bytes)
         return await self.memory_limits.apply(self.made.gpunode())
 
-    def change(self, pod: str, **amounts: int | None) -> None:
+    def change(self, pod: str, **amounts: Any) -> None:
         for position, entry in enumerate(self.made.allocations):
             if entry.id == f"of-{pod}":
                 share = dataclasses.replace(entry.shares[0], **amounts)
