@@ -77,6 +77,9 @@ class ShareResizer:
     def __post_init__(self) -> None:
         self._published: dict[_Place, _Published] = {}
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
+        self._lent: set[str] = (
+            set()
+        )  # keys of shares that have, or had before they were lost, more than the ledger gave
         self._timer: asyncio.TimerHandle | None = None
         self.lender = lending.Lender(self.clock)
         self.ledgers.on_pages_current = self.refresh
@@ -122,6 +125,11 @@ class ShareResizer:
         for place, current in running.items():
             targets[place] = self.lender.decide(current, node, by_id[place[0]], free)
             waits |= not self._apply_to(current, node, by_id[place[0]], targets[place])
+        self._lent &= lost.keys()
+        self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
+        for (identity, position), current in running.items():
+            if current.tenant.memory_bytes > by_id[identity].shares[position].memory_bytes:
+                self._lent.add(current.tenant.key)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
         for entry in node.allocations:
@@ -207,7 +215,7 @@ class ShareResizer:
         """
         for current in lost:
             held, before = current.tenant, said.get((current.tenant.allocation, current.tenant.share))
-            if not held.allocation or not (held.memory_limit_bytes or current.outdated):
+            if not held.allocation or held.key not in self._lent:
                 continue
             is_same = before is not None and before.memory_bytes == held.memory_bytes
             used_bytes = before.used_bytes if is_same and before else min(current.held_bytes(), MAX_BYTES)

@@ -22,7 +22,7 @@ Shares = dict[tuple[str, ...], "SpelledShare"]  # by the names of the containers
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpelledShare:
-    """A share on each of `gpus` GPUs. request, limit: percent, None for the default. memory, memory_limit: as written."""
+    """A share on each of `gpus` GPUs. request, limit: percent, None for the default. memory's: as annotations are."""
 
     request: int | None = None
     limit: int | None = None
