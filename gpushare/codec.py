@@ -332,6 +332,7 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         memory_bytes=memory_bytes,
         shrink_to_bytes=shrink_to,
         steps=steps,
+        memory_limit_bytes=_read_memory_limit(entry, identity, ignored),
         mig=_read_mig_instance(entry["mig"]) if entry.get("mig") else None,
     )
 
@@ -346,6 +347,15 @@ def _read_mig_instance(entry: Json) -> MigInstance:
     )
 
 
+def _read_memory_limit(entry: Json, identity: str, ignored: Ignored) -> int | None:
+    limit_bytes = entry.get("memoryLimit")
+    if limit_bytes is None or (type(limit_bytes) is int and 0 <= limit_bytes <= _MAX):
+        return limit_bytes
+    what = f"memoryLimit {errors.shown(limit_bytes)} is not an amount"
+    ignored(identity, f"{what}: it is ignored, and the share gets no more than its memory")
+    return None
+
+
 def _write_share(share: GivenShare) -> dict[str, Any]:
     return {
         "containers": list(share.containers),
@@ -357,6 +367,7 @@ def _write_share(share: GivenShare) -> dict[str, Any]:
         shrinkTo=share.shrink_to_bytes,
         firstStep=share.steps.first or None,
         lastStep=share.steps.last if share.ends_early else None,
+        memoryLimit=share.memory_limit_bytes,
         mig=share.mig and _mig_entry(share.mig),
     )
 

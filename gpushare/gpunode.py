@@ -140,11 +140,13 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resize:
-    """The agent's report on a share that is to give up memory (`shrinkTo`)."""
+    """The agent's report on a share that is to give up memory (`shrinkTo`), or is lent memory beyond its own."""
 
     allocation: str  # ID in the ledger
     share: int  # index of the share, from 0
-    memory_bytes: int  # the enforced limit on each of its GPUs; equal to `shrinkTo` once that is enforced
+    # The enforced limit on each of its GPUs: equal to `shrinkTo` once that is enforced, or more than the share's memory
+    # while the agent lends it some.
+    memory_bytes: int
     used_bytes: int  # the highest usage on any of its GPUs
 
 
@@ -158,7 +160,7 @@ class GpuNode:
     cordoned: frozenset[str] = frozenset()  # UUIDs cordoned by an admin
     config: str = ""  # name of the active configuration
     conditions: tuple[Condition, ...] = ()
-    resizes: tuple[Resize, ...] = ()  # one per share that is to shrink, once the agent has seen it
+    resizes: tuple[Resize, ...] = ()  # one per share that is to shrink, or is lent memory
     version: str = ""
     problems: tuple[str, ...] = ()  # a sentence per invalid field of the object
     unread: tuple[Mapping[str, Any], ...] = ()  # invalid allocations, preserved on every write
@@ -182,6 +184,19 @@ class GpuNode:
     def as_closed(self, reason: str) -> GpuNode:
         """Return the node with all GPUs closed to new pods; reason: a clause."""
         return dataclasses.replace(self, gpus=tuple(dataclasses.replace(gpu, closed=reason) for gpu in self.gpus))
+
+    def lent(self) -> dict[tuple[str, int], int]:
+        """Return the bytes that each share is lent on each of its GPUs, by allocation and position."""
+        if not self.resizes:
+            return {}
+        said = {(resize.allocation, resize.share): resize.memory_bytes for resize in self.resizes}
+        found = {}
+        for entry in self.allocations:
+            for position, share in enumerate(entry.shares):
+                more_bytes = said.get((entry.id, position), 0) - share.memory_bytes
+                if more_bytes > 0:
+                    found[entry.id, position] = more_bytes
+        return found
 
     def gpu_by_uuid(self) -> Mapping[str, Gpu]:
         """Return the node's GPUs by UUID."""

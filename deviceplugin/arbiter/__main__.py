@@ -56,7 +56,12 @@ async def _serve(options: argparse.Namespace, daemon: lifecycle.Daemon) -> None:
         proc=options.proc_root,
     )
     resizing = ShareResizer(
-        ledgers, arbiter.leases, node=lambda: agent.node, notify=agent.changed, measured=lambda: agent.has_measured
+        ledgers,
+        arbiter.leases,
+        node=lambda: agent.node,
+        notify=agent.changed,
+        gpu_bytes=agent.gpu_bytes,
+        measured=lambda: agent.has_measured,
     )
     agent.serve(ledgers, arbiter, resizing)
 

@@ -1,4 +1,4 @@
-"""Memory that passes from one share to another: when the GPUNode's allocations change, and when pods are deleted.
+"""Memory that passes from one share to another: when allocations change, when it is lent, and when pods are deleted.
 
 Increases apply at once, decreases as soon as the memory is unused. A decrease is a promise to the placer, which gives
 the rest to another pod. So the limit is lowered first, and use is checked afterwards: a process charges its bytes
@@ -7,6 +7,10 @@ disk for the next agent, and then published in the status of that same version o
 again, the published value is withdrawn. So whatever crashes, no process ever has a higher limit than the status says.
 
 Nothing is lowered while a process uses the limits page of an earlier agent, because that page cannot be written.
+
+Memory that no share's request needs is lent to shares with a higher memory limit, when a charge was refused: first the
+higher amount is published, where the ledger counts it, then the limit is raised. So placement never counts on lent
+memory, and a request never waits for a process to free some. What is not used for a while goes back as in a shrink.
 """
 
 from __future__ import annotations
@@ -15,10 +19,10 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter import lending, tenant
 from deviceplugin.arbiter.client_connection import ShareLookup
 from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.arbiter.share_ledger import ShareLedger
@@ -36,6 +40,7 @@ RETRY_SECONDS: Final = 1.0  # between two checks whether a share can shrink
 MAX_BYTES: Final = (1 << 63) - 1  # the maximum in the GPUNode's schema
 PUBLISHED_SECONDS: Final = 10.0  # before `used_bytes` is updated; doubles with each update
 MAX_PUBLISHED_SECONDS: Final = 320.0
+LEND_SECONDS: Final = 2.0  # for the GPUNode's status; the library waits three
 WAIT_SECONDS: Final = 15.0  # for memory of departed shares: the library waits twenty seconds for an answer
 POLL_SECONDS: Final = 0.1
 
@@ -55,8 +60,9 @@ class _Published:
 class ShareResizer:
     """Applies allocations to the shares of this node, inside a running event loop.
 
-    node: returns the GPUNode as last seen. notify: called when the status needs an update. measured: whether the agent
-    knows what processes hold beyond their charges; before that, no limit is lowered.
+    node: returns the GPUNode as last seen. notify: called when the status needs an update. gpu_bytes: returns a GPU's
+    total memory by UUID, or 0 if unknown. measured: whether the agent knows what processes hold beyond their charges;
+    before that, no limit is lowered.
     """
 
     ledgers: ShareLedgers
@@ -64,23 +70,40 @@ class ShareResizer:
     _: dataclasses.KW_ONLY
     node: Callable[[], GpuNode | None]
     notify: Callable[[], None]
+    gpu_bytes: Callable[[str], int] = lambda _: 0
     measured: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._published: dict[_Place, _Published] = {}
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
+        self._lent: set[str] = (
+            set()
+        )  # keys of shares that have, or had before they were lost, more than the ledger gave
         self._timer: asyncio.TimerHandle | None = None
+        self.lender = lending.Lender(self.clock)
         self.ledgers.on_pages_current = self.refresh
+        self.ledgers.lend = self.lend
 
     def refresh(self) -> None:
         node = self.node()
         if node is not None and self.apply(node) != node.resizes:
             self.notify()
 
+    async def lend(self, share: ShareLedger, gpu: int, refused_bytes: int) -> None:
+        """Raise the share's limit for a charge that was refused, if its memory limit allows it and memory is free."""
+        held_bytes = share.used_bytes()[gpu] + share.limits.overhead_bytes()[gpu]
+        waiting = self.lender.ask(share.tenant, held_bytes + refused_bytes)
+        if waiting is None:
+            return
+        self.refresh()
+        await asyncio.wait({waiting}, timeout=LEND_SECONDS)
+        self.lender.forget(share.tenant.key, waiting)
+
     def apply(self, node: GpuNode) -> tuple[Resize, ...]:
         """Apply this GPUNode to all shares, and return the resizes that its status should have."""
         running: dict[_Place, ShareLedger] = {}
+        targets: dict[_Place, int] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
         for current in self.ledgers.all():
@@ -88,8 +111,8 @@ class ShareResizer:
             if entry is None:
                 lost[current.tenant.key] = current
                 continue
-            running[entry.id, current.tenant.share] = current
-            waits |= not self._apply_to(current, node, entry)
+            place = (entry.id, current.tenant.share)
+            running[place] = current
         for key in lost:
             if key not in self._lost:
                 logger.warning(
@@ -97,15 +120,34 @@ class ShareResizer:
                     extra=_log_fields(lost[key].tenant),
                 )
         self._lost = frozenset(lost)
+        free = lending.free_bytes(node, lost.values(), self.gpu_bytes)
+        by_id = {entry.id: entry for entry in node.allocations} if running else {}
+        for place, current in running.items():
+            targets[place] = self.lender.decide(current, node, by_id[place[0]], free)
+            waits |= not self._apply_to(current, node, by_id[place[0]], targets[place])
+        self._lent &= lost.keys()
+        self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
+        for (identity, position), current in running.items():
+            if current.tenant.memory_bytes > by_id[identity].shares[position].memory_bytes:
+                self._lent.add(current.tenant.key)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
         for entry in node.allocations:
             for position, share in enumerate(entry.shares):
-                if share.shrink_to_bytes is not None:
-                    place = (entry.id, position)
-                    said = self._resize_status(entry, position, running.get(place), resizes.get(place))
-                    waits |= said.memory_bytes > share.shrink_to_bytes
-                    entries.append(said)
+                place = (entry.id, position)
+                ledger, before = running.get(place), resizes.get(place)
+                is_lent = self._is_lent(entry, position, ledger, before, targets.get(place, 0))
+                if share.shrink_to_bytes is None and not is_lent:
+                    continue
+                said = self._resize_status(entry, position, ledger, before, targets.get(place, 0))
+                waits |= said.memory_bytes > (share.shrink_to_bytes or 0)
+                entries.append(said)
+        for said in self._orphaned(lost.values(), resizes):
+            waits = True
+            entries.append(said)
+        for current in running.values():
+            self.lender.answer(current.tenant)
+        self.lender.keep_only([current.tenant.key for current in running.values()])
         self._published = {place: since for place, since in self._published.items() if place in resizes}
         self.close()
         if waits:
@@ -118,10 +160,11 @@ class ShareResizer:
             self._timer.cancel()
             self._timer = None
 
-    def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation) -> bool:
+    def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation, target_bytes: int) -> bool:
         """Apply the allocation to one share. Return whether its memory limit is as it should be."""
         most_bytes, has_bytes = tenant.memory_bytes(node, entry, share.tenant.share), share.tenant.memory_bytes
-        counted_bytes = entry.shares[share.tenant.share].memory_bytes
+        most_bytes = min(most_bytes, target_bytes)
+        counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
         # Memory above the ledger's amount may already belong to another share, so it is taken even if it is in use.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
         self._change(share, entry, now_bytes)
@@ -152,19 +195,47 @@ class ShareResizer:
             return
         logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
+    def _is_lent(
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int
+    ) -> bool:
+        """Whether the share has, or is about to get, more memory than the ledger gives it."""
+        share = entry.shares[position]
+        # A share that has lost its memory limit keeps what it is lent, and so has to report it, until it uses less.
+        if share.memory_limit_bytes is None and (before is None or before.memory_bytes <= share.memory_bytes):
+            return False
+        if ledger is None:  # its processes may still use an earlier agent's page
+            return f"{entry.pod.uid}-{position}" in self.ledgers.unreachable
+        return ledger.outdated or max(ledger.tenant.memory_bytes, target_bytes) > share.memory_bytes
+
+    def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
+        """Yield what shares without an allocation may have been lent.
+
+        A deleted GPUNode comes back without allocations and status. What is lent counts as soon as the placer restores
+        the allocation, but only if the status says so before.
+        """
+        for current in lost:
+            held, before = current.tenant, said.get((current.tenant.allocation, current.tenant.share))
+            if not held.allocation or held.key not in self._lent:
+                continue
+            is_same = before is not None and before.memory_bytes == held.memory_bytes
+            used_bytes = before.used_bytes if is_same and before else min(current.held_bytes(), MAX_BYTES)
+            yield Resize(held.allocation, held.share, held.memory_bytes, used_bytes)
+
     def _resize_status(
-        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int
     ) -> Resize:
         share = entry.shares[position]
-        wanted_bytes = share.shrink_to_bytes or 0
+        wanted_bytes = target_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
         if ledger is not None:
             # The limit is below the wanted size for a moment, while the published value is withdrawn. Processes write
             # `used_bytes` themselves: a value above the schema's maximum would make the API server reject the whole
             # status.
             has_bytes = max(ledger.tenant.memory_bytes, wanted_bytes)
+            if ledger.outdated and before is not None:  # processes may follow an earlier page
+                has_bytes = max(has_bytes, before.memory_bytes)
             used_bytes = min(ledger.held_bytes(), MAX_BYTES)
         elif f"{entry.pod.uid}-{position}" in self.ledgers.unreachable:
-            has_bytes = used_bytes = share.memory_bytes
+            has_bytes = used_bytes = max(share.memory_bytes, before.memory_bytes if before is not None else 0)
         else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0
         if before is None or before.memory_bytes != has_bytes:
@@ -241,6 +312,7 @@ def departed_holders(
         given = sum(
             ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_backfill_reservation
         )
+        given += ledger.lent(node).get(grant.uuid, 0)
         held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
         total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
         if total and given + mine + sum(held.values()) > total:

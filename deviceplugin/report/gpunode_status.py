@@ -122,7 +122,7 @@ class GpuNodeStatus:
             more=more,
         )
         config = config_status.config
-        is_cut_anew = _partitions(gpus) != _partitions(node.gpus)
+        must_be_current = resizes != () or node.resizes != () or _partitions(gpus) != _partitions(node.gpus)
         node = dataclasses.replace(node, gpus=gpus, config=config, conditions=said, resizes=resizes)
         wanted = codec.to_status(node)
         current = document.get("status")
@@ -130,18 +130,20 @@ class GpuNodeStatus:
             self.written = True
             return
         # A merge patch replaces whole lists, which is right because no one else writes these.
-        body: dict[str, Any] = {"status": wanted}
-        if resizes or is_cut_anew:
+        body: dict[str, Any] = {"status": dict(wanted)}
+        if must_be_current or "resizes" not in (current or {}):
             # The placer gives away memory that these resizes free, and shares must fit the GPU's partitions, so both
             # must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
+        else:
+            del body["status"]["resizes"]  # a write that arrives late must not withdraw what was lent since
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
         except api_errors.Conflict:
             self._gpunode.update(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
             raise
         self._gpunode.update(answer, instead_of=document)
-        self._accepted = (wanted, answer.get("status"))
+        self._accepted = (wanted, answer.get("status")) if body["status"] == wanted else None
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
 

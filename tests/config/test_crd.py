@@ -50,7 +50,8 @@ def full_node(name: str = "node-a") -> GpuNode:
     labels = Labels("a", "b", "c", Isolation.MPS)
     entry = dataclasses.replace(builders.allocation("a1", gpu.uuid, uid="u1", reserved_until=1e9), labels=labels)
     device = MigInstance("1g.10gb", 6, 1, 14, 10 * builders.GIB)
-    shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2), mig=device)
+    amounts = {"shrink_to_bytes": builders.GIB, "memory_limit_bytes": builders.GIB}
+    shrinking = dataclasses.replace(entry.shares[0], steps=Steps(1, 2), mig=device, **amounts)
     return GpuNode(
         name,
         gpus=(gpu,),

@@ -207,6 +207,7 @@ class ArbiterNode:
             self.server.leases,
             node=self.seen_node,
             notify=self.write_status,
+            gpu_bytes=lambda _: self.gpu_bytes,
             measured=lambda: self.measured,
             clock=lambda: self.clock(),
         )

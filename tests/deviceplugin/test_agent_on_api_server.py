@@ -333,6 +333,7 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         wake = asyncio.Event()
         gpunode = GpuNodeCopy(api, node_name=cluster.node, wake=wake)
         await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
+        before = dict(gpunode.document or {})
         status = GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=resizes)
         with pytest.raises(api_errors.Conflict):
             await status.step()
@@ -340,6 +341,10 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         await status.step()
         assert codec.read(await cluster.gpunode()).resizes == (promised,)
         assert len(set(seen)) == 2
+        # A write without resizes that arrives late does not withdraw them.
+        gpunode.document = {**before, "status": {**before["status"], "config": "older"}}
+        await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
+        assert codec.read(await cluster.gpunode()).resizes == (promised,)
     used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)
     assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
 
