@@ -198,6 +198,16 @@ class GpuNode:
                     found[entry.id, position] = more_bytes
         return found
 
+    def lent_by_gpu(self) -> dict[str, int]:
+        """Return the bytes that are lent on each GPU to shares beyond their own, by UUID."""
+        by_gpu: dict[str, int] = {}
+        if loans := self.lent():
+            entries = {entry.id: entry for entry in self.allocations}
+            for (identity, position), lent_bytes in loans.items():
+                for uuid in entries[identity].shares[position].gpu_uuids:
+                    by_gpu[uuid] = by_gpu.get(uuid, 0) + lent_bytes
+        return by_gpu
+
     def gpu_by_uuid(self) -> Mapping[str, Gpu]:
         """Return the node's GPUs by UUID."""
         return {gpu.uuid: gpu for gpu in self.gpus}

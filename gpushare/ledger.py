@@ -49,21 +49,11 @@ def use(node: GpuNode) -> dict[str, GpuUse]:
         for share in entry.shares:  # fast path: nearly all have one share
             for uuid in share.gpu_uuids:
                 used[uuid] = used.get(uuid, NOTHING).plus(entry, share.held_percent, share.held_bytes)
-    for uuid, lent_bytes in lent(node).items():
+    for uuid, lent_bytes in node.lent_by_gpu().items():
         used[uuid] = dataclasses.replace(
             used[uuid], memory_bytes=used[uuid].memory_bytes + lent_bytes, lent_bytes=lent_bytes
         )
     return used
-
-
-def lent(node: GpuNode) -> dict[str, int]:
-    """Return the memory that is lent on each GPU to shares beyond their own, by UUID."""
-    by_gpu: dict[str, int] = {}
-    entries = {entry.id: entry for entry in node.allocations} if node.resizes else {}
-    for (identity, position), lent_bytes in node.lent().items():
-        for uuid in entries[identity].shares[position].gpu_uuids:
-            by_gpu[uuid] = by_gpu.get(uuid, 0) + lent_bytes
-    return by_gpu
 
 
 def held(entry: allocation.Allocation, uuid: str) -> tuple[int, int]:

@@ -31,6 +31,7 @@ _F_SEAL_FUTURE_WRITE: Final = 0x10
 _KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _BARRIER: Final = threading.Lock()
 LEDGER_NAME: Final = "gpushare-ledger"
+MAPPED_LEDGER: Final = f"/memfd:{LEDGER_NAME} (deleted)"  # a mapped ledger's name in /proc/PID/maps
 LIMITS_NAME: Final = "gpushare-limits"
 
 

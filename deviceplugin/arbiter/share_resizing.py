@@ -23,16 +23,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
 from deviceplugin.arbiter import lending, tenant
-from deviceplugin.arbiter.client_connection import ShareLookup
+from deviceplugin.arbiter.orphans import Orphans
 from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
-from deviceplugin.arbiter.tenant import Tenant, find_allocation
-from deviceplugin.host.kernel_process import Container
-from gpushare import ledger, quantity
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
-from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -41,8 +37,6 @@ MAX_BYTES: Final = (1 << 63) - 1  # the maximum in the GPUNode's schema
 PUBLISHED_SECONDS: Final = 10.0  # before `used_bytes` is updated; doubles with each update
 MAX_PUBLISHED_SECONDS: Final = 320.0
 LEND_SECONDS: Final = 2.0  # for the GPUNode's status; the library waits three
-WAIT_SECONDS: Final = 15.0  # for memory of departed shares: the library waits twenty seconds for an answer
-POLL_SECONDS: Final = 0.1
 
 _Place = tuple[str, int]  # an allocation's id, and the position of the share in it
 
@@ -62,12 +56,13 @@ class ShareResizer:
 
     node: returns the GPUNode as last seen. notify: called when the status needs an update. gpu_bytes: returns a GPU's
     total memory by UUID, or 0 if unknown. measured: whether the agent knows what processes hold beyond their charges;
-    before that, no limit is lowered.
+    before that, no limit is lowered. orphans: the processes whose records are lost.
     """
 
     ledgers: ShareLedgers
     leases: Leases
     _: dataclasses.KW_ONLY
+    orphans: Orphans
     node: Callable[[], GpuNode | None]
     notify: Callable[[], None]
     gpu_bytes: Callable[[str], int] = lambda _: 0
@@ -77,12 +72,13 @@ class ShareResizer:
     def __post_init__(self) -> None:
         self._published: dict[_Place, _Published] = {}
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
-        self._lent: set[str] = (
-            set()
-        )  # keys of shares that have, or had before they were lost, more than the ledger gave
+        # Keys of shares that have, or had before they were lost, more than the ledger gave.
+        self._lent: set[str] = set()
+        self._explained: set[_Place] = set()  # shares that this arbiter lent memory, or searched for orphans
+        self._cut: dict[str, int] = {}  # by key: the limit before it was lowered although more was in use
         self._timer: asyncio.TimerHandle | None = None
         self.lender = lending.Lender(self.clock)
-        self.ledgers.on_pages_current = self.refresh
+        self.ledgers.on_pages_current = self.orphans.on_end = self.refresh
         self.ledgers.lend = self.lend
 
     def refresh(self) -> None:
@@ -127,8 +123,12 @@ class ShareResizer:
             waits |= not self._apply_to(current, node, by_id[place[0]], targets[place])
         self._lent &= lost.keys()
         self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
+        self._cut = {
+            share.tenant.key: self._cut.get(share.tenant.key, 0) for share in (*running.values(), *lost.values())
+        }
         for (identity, position), current in running.items():
-            if current.tenant.memory_bytes > by_id[identity].shares[position].memory_bytes:
+            own_bytes = by_id[identity].shares[position].memory_bytes
+            if max(current.tenant.memory_bytes, self._cut[current.tenant.key]) > own_bytes:
                 self._lent.add(current.tenant.key)
         resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
         entries = []
@@ -136,15 +136,21 @@ class ShareResizer:
             for position, share in enumerate(entry.shares):
                 place = (entry.id, position)
                 ledger, before = running.get(place), resizes.get(place)
-                is_lent = self._is_lent(entry, position, ledger, before, targets.get(place, 0))
+                beyond_bytes = self._beyond_limit(entry, position, ledger, before)
+                is_lent = beyond_bytes > 0 or self._is_lent(entry, position, ledger, before, targets.get(place, 0))
                 if share.shrink_to_bytes is None and not is_lent:
                     continue
-                said = self._resize_status(entry, position, ledger, before, targets.get(place, 0))
+                said = self._resize_status(entry, position, ledger, before, targets.get(place, 0), beyond_bytes)
                 waits |= said.memory_bytes > (share.shrink_to_bytes or 0)
                 entries.append(said)
         for said in self._orphaned(lost.values(), resizes):
             waits = True
             entries.append(said)
+        places = {
+            (entry.id, position): share for entry in node.allocations for position, share in enumerate(entry.shares)
+        }
+        self._explained &= places.keys()
+        self._explained |= {place for place, lent_bytes in targets.items() if lent_bytes > places[place].memory_bytes}
         for current in running.values():
             self.lender.answer(current.tenant)
         self.lender.keep_only([current.tenant.key for current in running.values()])
@@ -167,6 +173,8 @@ class ShareResizer:
         counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
         # Memory above the ledger's amount may already belong to another share, so it is taken even if it is in use.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
+        if now_bytes < has_bytes:
+            self._cut[share.tenant.key] = max(has_bytes, self._cut.get(share.tenant.key, 0))
         self._change(share, entry, now_bytes)
         if most_bytes < share.tenant.memory_bytes:
             self._shrink(share, tenant.updated(share.tenant, entry, most_bytes))
@@ -207,6 +215,36 @@ class ShareResizer:
             return f"{entry.pod.uid}-{position}" in self.ledgers.unreachable
         return ledger.outdated or max(ledger.tenant.memory_bytes, target_bytes) > share.memory_bytes
 
+    def _beyond_limit(self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None) -> int:
+        """Return the bytes that the share may hold although no limit of ours allows it; 0 if it does not.
+
+        That is after a loss: of a record, or of a loan, when the GPUNode was restored to an earlier state.
+        """
+        own_bytes = entry.shares[position].memory_bytes
+        said_bytes = before.memory_bytes if before is not None and before.memory_bytes > own_bytes else 0
+        if said_bytes and self._is_held_by_orphans(entry, position, ledger):
+            return said_bytes
+        cut_bytes = self._cut.get(ledger.tenant.key, 0) if ledger is not None else 0
+        if ledger is None or not (said_bytes or cut_bytes):
+            return 0
+        if ledger.outdated:  # until then its processes may go by the earlier limit
+            return max(said_bytes, cut_bytes)
+        held_bytes = ledger.held_bytes()
+        if held_bytes <= max(ledger.tenant.memory_bytes, own_bytes):
+            self._cut[ledger.tenant.key] = 0
+            return 0
+        return min(held_bytes, MAX_BYTES)
+
+    def _is_held_by_orphans(self, entry: Allocation, position: int, ledger: ShareLedger | None) -> bool:
+        """Whether processes without a record may hold what the status says that the share is lent."""
+        pod_uid = ledger.tenant.pod_uid if ledger is not None else entry.pod.uid
+        if (entry.id, position) not in self._explained:
+            if not pod_uid:
+                return True
+            self._explained.add((entry.id, position))
+            self.orphans.search(pod_uid)
+        return self.orphans.exist(pod_uid)
+
     def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
         """Yield what shares without an allocation may have been lent.
 
@@ -219,10 +257,17 @@ class ShareResizer:
                 continue
             is_same = before is not None and before.memory_bytes == held.memory_bytes
             used_bytes = before.used_bytes if is_same and before else min(current.held_bytes(), MAX_BYTES)
-            yield Resize(held.allocation, held.share, held.memory_bytes, used_bytes)
+            has_bytes = max(held.memory_bytes, self._cut[held.key] and min(current.held_bytes(), MAX_BYTES))
+            yield Resize(held.allocation, held.share, has_bytes, used_bytes)
 
     def _resize_status(
-        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int
+        self,
+        entry: Allocation,
+        position: int,
+        ledger: ShareLedger | None,
+        before: Resize | None,
+        target_bytes: int,
+        beyond_bytes: int,
     ) -> Resize:
         share = entry.shares[position]
         wanted_bytes = target_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
@@ -238,6 +283,7 @@ class ShareResizer:
             has_bytes = used_bytes = max(share.memory_bytes, before.memory_bytes if before is not None else 0)
         else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0
+        has_bytes = max(has_bytes, beyond_bytes)
         if before is None or before.memory_bytes != has_bytes:
             return Resize(entry.id, position, has_bytes, used_bytes)
         # A value that changes all the time is not written every second, and not at all once the resize is done.
@@ -264,66 +310,3 @@ def _log_fields(renewed: tenant.Tenant) -> dict[str, object]:
         "memory_bytes": renewed.memory_bytes,
         "compute": compute,
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class DepartedShares:
-    """A share lookup that answers once the share's memory is free of departed shares, for a limited time.
-
-    `kubectl delete --force` removes a pod, and so its share, at once. Its processes run until the kubelet has killed
-    them, so the next share on that GPU would find less memory than it was promised. Memory of processes without the
-    library is unknown, and not waited for.
-
-    node: returns the GPUNode, or None if unknown. gpu_bytes: returns a GPU's total memory by UUID, or 0 if unknown.
-    """
-
-    lookup: ShareLookup
-    ledgers: ShareLedgers
-    _: dataclasses.KW_ONLY
-    node: Callable[[], GpuNode | None]
-    gpu_bytes: Callable[[str], int]
-    wait_seconds: float = WAIT_SECONDS
-
-    async def tenant(self, container: Container) -> Tenant | Refusal:
-        """Return the container's share, or the reason why it has none or its memory is still in use."""
-        tenant = await self.lookup.tenant(container)
-        if isinstance(tenant, Refusal):
-            return tenant
-        deadline = asyncio.get_running_loop().time() + self.wait_seconds
-        while (node := self.node()) is not None:
-            problem = departed_holders(tenant, self.ledgers.uses(), node, self.gpu_bytes)
-            if problem is None:
-                break
-            if asyncio.get_running_loop().time() > deadline:
-                return Refusal(problem) if problem else tenant
-            await asyncio.sleep(POLL_SECONDS)
-        return tenant
-
-
-def departed_holders(
-    tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
-) -> str | None:
-    """Name, in a sentence, the deleted pods which hold the share's memory; None if none do, "" if `node` may be old."""
-    is_old = find_allocation(tenant, node) is None
-    departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
-    if not departed and not is_old:
-        return None
-    for grant in tenant.grants:
-        given = sum(
-            ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_backfill_reservation
-        )
-        given += ledger.lent(node).get(grant.uuid, 0)
-        held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
-        total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
-        if total and given + mine + sum(held.values()) > total:
-            names = ", ".join(name for name, bytes_held in held.items() if bytes_held)
-            return names and (
-                f"processes of {names}, which was deleted, still hold {quantity.format_bytes(sum(held.values()))} of "
-                f"{grant.uuid}, so this share's memory is not free yet: restart the container once they have ended"
-            )
-    return None
-
-
-def _held(use: ShareUse, uuid: str) -> int:
-    amounts = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
-    return sum(used + overhead for grant, used, overhead in amounts if grant.uuid == uuid)

@@ -122,7 +122,8 @@ class GpuNodeStatus:
             more=more,
         )
         config = config_status.config
-        must_be_current = resizes != () or node.resizes != () or _partitions(gpus) != _partitions(node.gpus)
+        must_be_current = _partitions(gpus) != _partitions(node.gpus) or resizes != () or node.resizes != ()
+        must_be_current |= any(share.memory_limit_bytes for entry in node.allocations for share in entry.shares)
         node = dataclasses.replace(node, gpus=gpus, config=config, conditions=said, resizes=resizes)
         wanted = codec.to_status(node)
         current = document.get("status")
@@ -130,13 +131,14 @@ class GpuNodeStatus:
             self.written = True
             return
         # A merge patch replaces whole lists, which is right because no one else writes these.
-        body: dict[str, Any] = {"status": dict(wanted)}
-        if must_be_current or "resizes" not in (current or {}):
-            # The placer gives away memory that these resizes free, and shares must fit the GPU's partitions, so both
-            # must match the GPUNode's current version.
+        body: dict[str, Any] = {"status": wanted}
+        if must_be_current or not {"resizes", "lent"} <= (current or {}).keys():
+            # The placer gives away memory that is free by these resizes, and shares must fit the GPU's partitions, so
+            # both must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
         else:
-            del body["status"]["resizes"]  # a write that arrives late must not withdraw what was lent since
+            # A write that arrives late must not withdraw what was lent since.
+            body["status"] = {key: value for key, value in wanted.items() if key not in {"resizes", "lent"}}
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
         except api_errors.Conflict:

@@ -93,6 +93,15 @@ class World(protocol.World):
             self.resizes = self.node.resizing.apply(GpuNode("node-a"))
             self.node.allocations, self.version = restored, self.version + 2
 
+    def go_back(self) -> None:
+        """Restore the GPUNode to a state in which nothing was lent; the agent sees that and writes its status."""
+        if self.dice.random() < 0.2:
+            self.done.add("went back")
+            self.flying, self.resizes, self.version = None, (), self.version + 1
+            self.hear()
+            self.resizes, self.version = self.node.resizing.apply(self.stored()), self.version + 1
+            self.hear()
+
     def write(self) -> None:
         """Let the agent write the status, one request after another; what it wrote may arrive later."""
         if self.flying is None:
@@ -142,7 +151,7 @@ async def live(node: ArbiterNode, seed: int) -> set[str]:
     world = World(node, random.Random(seed), is_limit_fixed=seed % 2 == 0)
     acts: list[Callable[[], Any]] = [world.hear_or_die, world.write_or_die, world.place, world.use, world.use]
     acts += [world.come_or_go, world.come_back, world.restart, world.arrive]
-    acts += [] if world.is_limit_fixed else [world.lose]
+    acts += [] if world.is_limit_fixed else [world.lose, world.go_back]
     for _ in range(STEPS):
         done = world.dice.choice(acts)()
         if done is not None:
@@ -164,7 +173,7 @@ async def lives(directory: Path, count: int) -> set[str]:
 async def test_no_byte_is_lent_that_the_ledger_has_given_to_another_share(short_path: Path) -> None:
     done = await lives(short_path, 4)
     assert done >= {"lent", "full", "placed", "left", "gave up", "grew", "asked", "restarted", "killed"}
-    assert done >= {"limited", "deleted"}
+    assert done >= {"limited", "deleted", "went back"}
 
 
 async def test_nothing_is_lent_before_a_lower_amount_has_arrived_in_the_status() -> None:
@@ -189,6 +198,7 @@ async def test_nothing_is_lent_before_a_lower_amount_has_arrived_in_the_status()
 MUTATIONS: dict[str, tuple[object, str, object]] = {
     "memory of other shares is lent": (lending, "free_bytes", lambda *_: {GPUS[0]: MAX}),
     "pages of earlier agents are ignored": (ShareLedger, "outdated", False),
+    "memory in use beyond a restored amount is forgotten": (share_resizing.ShareResizer, "_beyond_limit", lambda *_: 0),
     "a deleted GPUNode's loans are forgotten": (share_resizing.ShareResizer, "_orphaned", lambda *_: ()),
 }
 
