@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpushare import codec, errors, ledger, request, resizing, resource_quota
 from gpushare.allocation import Allocation, GivenShare, PodRef
@@ -14,6 +16,7 @@ from gpushare.placement.filters import FilterInput
 from gpushare.resizing import ResizeCause
 from tests import builders
 from tests.builders import GIB
+from tests.gpushare.laws import strategies
 
 GPU = "GPU-node-a-0"
 
@@ -82,6 +85,31 @@ def test_the_limit_is_stored_and_an_invalid_one_ignored() -> None:
     again = codec.read(document)
     assert again.allocations[0].shares[0].memory_limit_bytes is None
     assert "memoryLimit 'much' is not an amount" in again.problems[0]
+
+
+@given(strategies.gpu_nodes(), st.integers(0, 40 * GIB))
+def test_a_reader_that_does_not_know_lent_memory_finds_no_more_of_it_free(drawn: GpuNode, lent_bytes: int) -> None:
+    loans = [
+        Resize(entry.id, position, share.memory_bytes + lent_bytes, 0)
+        for entry in drawn.allocations
+        for position, share in enumerate(entry.shares)
+    ]
+    node = dataclasses.replace(
+        drawn, resizes=tuple(sorted(loans, key=lambda resize: (resize.allocation, resize.share)))
+    )
+    document, known = codec.to_document(node), ledger.use(dataclasses.replace(node, resizes=()))
+    assert codec.read(document) == node
+    written = {gpu["uuid"]: gpu["memory"] for gpu in document["status"]["gpus"]}
+    for gpu in node.gpus:
+        free_bytes = gpu.memory_bytes - ledger.use(node)[gpu.uuid].memory_bytes
+        assert written[gpu.uuid] - known[gpu.uuid].memory_bytes <= max(free_bytes, -known[gpu.uuid].memory_bytes)
+
+
+def test_a_share_that_is_not_restored_yet_may_be_on_any_gpu() -> None:
+    lost = dataclasses.replace(builders.node(gpus=2, memory_gib=24), resizes=(Resize("a1", 0, 12 * GIB, 0),))
+    status = codec.to_status(lost)
+    assert [gpu["memory"] for gpu in status["gpus"]] == [12 * GIB, 12 * GIB]
+    assert codec.read({"metadata": {"name": "node-a"}, "status": status}) == lost
 
 
 def test_a_quota_of_memory_cannot_count_what_is_lent() -> None:
