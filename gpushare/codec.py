@@ -123,8 +123,7 @@ def to_status(node: GpuNode) -> dict[str, Any]:
             dict(zip(_CONDITION_KEYS, dataclasses.astuple(condition), strict=True)) for condition in node.conditions
         ],
         "resizes": [_write_resize(resize) for resize in node.resizes if resize not in lent],
-        "lent": [_write_resize(resize) for resize in lent],
-    }
+    } | _present(lent=[_write_resize(resize) for resize in lent])
 
 
 def to_document(node: GpuNode) -> dict[str, Any]:

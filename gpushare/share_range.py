@@ -33,6 +33,10 @@ def _of(prefix: str, key: str) -> str:
     return prefix + key.removeprefix(contract.PREFIX)
 
 
+_MAX_MEMORY: Final = _of(contract.MAX_PREFIX, contract.MEMORY)
+_MAX_MEMORY_LIMIT: Final = _of(contract.MAX_PREFIX, contract.MEMORY_LIMIT)
+
+
 PREFIXES: Final = (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX)
 _NO_MIN: Final = (contract.DEFAULT_PREFIX, contract.MAX_PREFIX)  # a limit is at least the request
 
@@ -47,6 +51,13 @@ AMOUNTS: Final[Mapping[str, AmountRow]] = {
     contract.MEMORY: AmountRow(
         requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, PREFIXES
     ),
+    contract.MEMORY_LIMIT: AmountRow(
+        requests.device_bytes,
+        quantity.format_exactly,
+        1,
+        lambda share: (share.memory_limit or share.memory).bytes,
+        (contract.MAX_PREFIX,),
+    ),
 }
 _ROWS: Final = {_of(prefix, key): row for key, row in AMOUNTS.items() for prefix in row.rules}
 KEYS: Final = tuple(_ROWS)  # of Namespaces
@@ -54,6 +65,7 @@ KEYS: Final = tuple(_ROWS)  # of Namespaces
 _ORDERED: Final = (
     *((_of(lower, key), _of(upper, key)) for key in AMOUNTS for lower, upper in itertools.combinations(PREFIXES, 2)),
     *((_of(lower, contract.REQUEST), _of(contract.MAX_PREFIX, contract.LIMIT)) for lower in PREFIXES[:2]),
+    *((_of(lower, contract.MEMORY), _MAX_MEMORY_LIMIT) for lower in PREFIXES),
 )
 
 
@@ -81,13 +93,16 @@ class ShareRange:
             for key, row in AMOUNTS.items():
                 amount = row.of(demand.share)
                 for prefix, is_outside, remedy in _BOUNDS:
-                    bound = self._value(prefix, key)
+                    bound, bounding = self._value(prefix, key), _of(prefix, key)
+                    if bounding == _MAX_MEMORY_LIMIT and bound is None and demand.share.memory_limit is not None:
+                        bound, bounding = self.values.get(_MAX_MEMORY), _MAX_MEMORY
                     if bound is None or (amount is not None and not is_outside(amount, bound)):
                         continue
-                    asked = row.write(amount) if amount is not None else f"{demand.share.memory.percent}% of a GPU"
+                    part = (demand.share.memory_limit or demand.share.memory).percent
+                    asked = row.write(amount) if amount is not None else f"{part}% of a GPU"
                     return (
                         f"{key} of container {errors.quoted(demand.containers[0])} is {asked}, but the namespace "
-                        f"{errors.quoted(self.namespace)} has {_of(prefix, key)} {errors.quoted(row.write(bound))}: "
+                        f"{errors.quoted(self.namespace)} has {bounding} {errors.quoted(row.write(bound))}: "
                         f"write {remedy} {errors.quoted(row.write(bound))}"
                     )
         return None

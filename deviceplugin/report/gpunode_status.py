@@ -131,8 +131,8 @@ class GpuNodeStatus:
             self.written = True
             return
         # A merge patch replaces whole lists, which is right because no one else writes these.
-        body: dict[str, Any] = {"status": wanted}
-        if must_be_current or not {"resizes", "lent"} <= (current or {}).keys():
+        body: dict[str, Any] = {"status": {"lent": None} | wanted}
+        if must_be_current or "resizes" not in (current or {}):
             # The placer gives away memory that is free by these resizes, and shares must fit the GPU's partitions, so
             # both must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
@@ -145,7 +145,9 @@ class GpuNodeStatus:
             self._gpunode.update(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
             raise
         self._gpunode.update(answer, instead_of=document)
-        self._accepted = (wanted, answer.get("status")) if body["status"] == wanted else None
+        stored = answer.get("status") or {}
+        has_resizes = all(stored.get(key) == wanted.get(key) for key in ("resizes", "lent"))
+        self._accepted = (wanted, stored) if has_resizes else None
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
 

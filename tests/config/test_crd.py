@@ -52,7 +52,7 @@ def full_node(name: str = "node-a") -> GpuNode:
     device = MigInstance("1g.10gb", 6, 1, 14, 10 * builders.GIB)
     amounts = {"shrink_to_bytes": builders.GIB, "memory_limit_bytes": builders.GIB}
     shrinking = dataclasses.replace(entry.shares[0], steps=Steps(1, 2), mig=device, **amounts)
-    borrower = builders.allocation("a2", gpu.uuid, uid="u2", request=5, memory_gib=1)
+    borrower = builders.allocation("a2", gpu.uuid, uid="u2", request=5, memory_gib=1, isolation=Isolation.MPS)
     return GpuNode(
         name,
         gpus=(gpu,),
