@@ -190,9 +190,9 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
 
 
 def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) -> None:
-    own_bytes, more_bytes = 8 * builders.GIB, 20 * builders.GIB
+    own_bytes, more_bytes = 4 * builders.GIB, 12 * builders.GIB
     for name in ("bursts", "owns"):
-        assert share(user, name, "0.3", memory="8Gi", memory_limit="70Gi") == own_bytes
+        assert share(user, name, "0.3", memory="4Gi", memory_limit="36Gi") == own_bytes
     work(user, "bursts", "--allocate", f"{own_bytes},{more_bytes}")
     wait_for_work(user, "bursts")
     assert f"allocated {more_bytes}" in user.inside("bursts", "cat", "/tmp/work")
