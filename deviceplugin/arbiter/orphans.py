@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 
 from deviceplugin.arbiter import pages
@@ -39,14 +39,11 @@ class Orphans:
         """Whether an orphaned process of the pod was found and has not ended."""
         return pod_uid in self._by_pod
 
-    def search(self, pod_uid: str) -> None:
-        """Find the pod's orphaned processes, and watch them."""
-        known = self._by_pod.setdefault(pod_uid, [])
-        for process in self._found(pod_uid):
-            known.append(process)
+    def search(self, pod_uids: Collection[str]) -> None:
+        """Find the orphaned processes of these pods, and watch them."""
+        for pod_uid, process in self._found(pod_uids):
+            self._by_pod.setdefault(pod_uid, []).append(process)
             asyncio.get_running_loop().add_reader(process.pidfd, self._ended, pod_uid, process)
-        if not known:
-            del self._by_pod[pod_uid]
 
     def close(self) -> None:
         """Stop watching."""
@@ -54,7 +51,7 @@ class Orphans:
             self._drop(process)
         self._by_pod.clear()
 
-    def _found(self, pod_uid: str) -> Iterator[KernelProcess]:
+    def _found(self, pod_uids: Collection[str]) -> Iterator[tuple[str, KernelProcess]]:
         shares = self._ledgers.all()
         holders = (*self._by_pod.values(), *self._ledgers.unreachable.values(), *(s.members.values() for s in shares))
         known = {(process.pid, process.start_ticks) for processes in holders for process in processes}
@@ -63,7 +60,7 @@ class Orphans:
             if who is None or who in known:
                 continue
             container = self._identify(who[0])
-            if not isinstance(container, Container) or container.pod_uid != pod_uid:
+            if not isinstance(container, Container) or container.pod_uid not in pod_uids:
                 continue
             mapped = kernel_process.mapped_files(who[0], proc=self._proc)
             # A process that may not be inspected may have a ledger. A child of a member has its parent's.
@@ -72,7 +69,7 @@ class Orphans:
             if any(kernel_process.mapping(who[0], s.ledger.device_inode, proc=self._proc).link for s in shares):
                 continue
             if (process := kernel_process.find(*who, proc=self._proc)) is not None:
-                yield process
+                yield container.pod_uid, process
 
     def _ended(self, pod_uid: str, process: KernelProcess) -> None:
         self._drop(process)

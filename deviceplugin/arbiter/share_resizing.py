@@ -121,17 +121,10 @@ class ShareResizer:
         for place, current in running.items():
             targets[place] = self.lender.decide(current, node, by_id[place[0]], free)
             waits |= not self._apply_to(current, node, by_id[place[0]], targets[place])
-        self._lent &= lost.keys()
-        self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
-        self._cut = {
-            share.tenant.key: self._cut.get(share.tenant.key, 0) for share in (*running.values(), *lost.values())
-        }
-        for (identity, position), current in running.items():
-            own_bytes = by_id[identity].shares[position].memory_bytes
-            if max(current.tenant.memory_bytes, self._cut[current.tenant.key]) > own_bytes:
-                self._lent.add(current.tenant.key)
-        resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
+        self._note_losses(running, lost, by_id)
         entries = []
+        resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
+        self._search_orphans(node, running, targets)
         for entry in node.allocations:
             for position, share in enumerate(entry.shares):
                 place = (entry.id, position)
@@ -146,11 +139,6 @@ class ShareResizer:
         for said in self._orphaned(lost.values(), resizes):
             waits = True
             entries.append(said)
-        places = {
-            (entry.id, position): share for entry in node.allocations for position, share in enumerate(entry.shares)
-        }
-        self._explained &= places.keys()
-        self._explained |= {place for place, lent_bytes in targets.items() if lent_bytes > places[place].memory_bytes}
         for current in running.values():
             self.lender.answer(current.tenant)
         self.lender.keep_only([current.tenant.key for current in running.values()])
@@ -165,6 +153,39 @@ class ShareResizer:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
+
+    def _note_losses(
+        self, running: Mapping[_Place, ShareLedger], lost: Mapping[str, ShareLedger], by_id: Mapping[str, Allocation]
+    ) -> None:
+        """Remember which shares have more than the ledger gives them, in case the GPUNode forgets it."""
+        there = (*running.values(), *lost.values())
+        self._cut = {share.tenant.key: self._cut.get(share.tenant.key, 0) for share in there}
+        self._lent &= lost.keys()
+        self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
+        for (identity, position), current in running.items():
+            own_bytes = by_id[identity].shares[position].memory_bytes
+            if max(current.tenant.memory_bytes, self._cut[current.tenant.key]) > own_bytes:
+                self._lent.add(current.tenant.key)
+
+    def _search_orphans(
+        self, node: GpuNode, running: Mapping[_Place, ShareLedger], targets: Mapping[_Place, int]
+    ) -> None:
+        """Search once for orphans of each share that the status says is lent memory, unless this arbiter lent it."""
+        there = {
+            (entry.id, at): (entry.pod.uid, share)
+            for entry in node.allocations
+            for at, share in enumerate(entry.shares)
+        }
+        self._explained &= there.keys()
+        searched = {}
+        for place in node.lent().keys() - self._explained:
+            uid = running[place].tenant.pod_uid if place in running else there[place][0]
+            if uid:  # otherwise the placer has not seen the pod yet
+                searched[place] = uid
+        if searched:
+            self.orphans.search(set(searched.values()))
+        self._explained |= searched.keys()
+        self._explained |= {place for place, lent_bytes in targets.items() if lent_bytes > there[place][1].memory_bytes}
 
     def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation, target_bytes: int) -> bool:
         """Apply the allocation to one share. Return whether its memory limit is as it should be."""
@@ -238,12 +259,7 @@ class ShareResizer:
     def _is_held_by_orphans(self, entry: Allocation, position: int, ledger: ShareLedger | None) -> bool:
         """Whether processes without a record may hold what the status says that the share is lent."""
         pod_uid = ledger.tenant.pod_uid if ledger is not None else entry.pod.uid
-        if (entry.id, position) not in self._explained:
-            if not pod_uid:
-                return True
-            self._explained.add((entry.id, position))
-            self.orphans.search(pod_uid)
-        return self.orphans.exist(pod_uid)
+        return (entry.id, position) not in self._explained or self.orphans.exist(pod_uid)
 
     def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
         """Yield what shares without an allocation may have been lent.
