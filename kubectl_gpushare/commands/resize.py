@@ -30,6 +30,7 @@ _STAYS = "the request stays, and is carried out as soon as possible"
 @click.option("--request", metavar="0.5", help="Guaranteed compute as a fraction of one GPU")
 @click.option("--limit", metavar="1", help="Maximum compute while the GPU has idle time")
 @click.option("--memory", metavar="8Gi", help="Device memory, such as 8Gi or 25%")
+@click.option("--memory-limit", metavar="20Gi", help="Maximum memory while the GPU has some that no share requests")
 @click.option("--wait/--no-wait", "waits", default=True, help="Wait until it is done (default), or only request it")
 @click.option("--keep", is_flag=True, help="Keep the request if it cannot be done now")
 @click.option(
@@ -50,6 +51,7 @@ def command(
     request: str | None,
     limit: str | None,
     memory: str | None,
+    memory_limit: str | None,
     waits: bool,
     keep: bool,
     timeout_seconds: float,
@@ -81,11 +83,16 @@ def command(
     """
     from kubectl_gpushare.views import resize
 
-    amounts = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
+    amounts = {
+        contract.REQUEST: request,
+        contract.LIMIT: limit,
+        contract.MEMORY: memory,
+        contract.MEMORY_LIMIT: memory_limit,
+    }
     asked = {key: value for key, value in amounts.items() if value is not None}
     chosen = options.collect(params)
     if not asked:
-        raise click.UsageError("say what it is to have: --request, --limit or --memory")
+        raise click.UsageError("say what it is to have: --request, --limit, --memory or --memory-limit")
     origin = chosen_source.from_options(chosen)
     manifest = chosen_source.pod_named(origin, chosen, name)
     name = pod.namespaced_name(manifest)[1]
