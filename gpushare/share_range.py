@@ -33,10 +33,6 @@ def _of(prefix: str, key: str) -> str:
     return prefix + key.removeprefix(contract.PREFIX)
 
 
-_MAX_MEMORY: Final = _of(contract.MAX_PREFIX, contract.MEMORY)
-_MAX_MEMORY_LIMIT: Final = _of(contract.MAX_PREFIX, contract.MEMORY_LIMIT)
-
-
 PREFIXES: Final = (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX)
 _NO_MIN: Final = (contract.DEFAULT_PREFIX, contract.MAX_PREFIX)  # a limit is at least the request
 
@@ -48,15 +44,15 @@ AMOUNTS: Final[Mapping[str, AmountRow]] = {
     contract.LIMIT: AmountRow(
         quantity.parse_compute, quantity.format_compute, 1, lambda share: share.limit_percent, _NO_MIN
     ),
-    contract.MEMORY: AmountRow(
-        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, PREFIXES
-    ),
     contract.MEMORY_LIMIT: AmountRow(
         requests.device_bytes,
         quantity.format_exactly,
         1,
         lambda share: (share.memory_limit or share.memory).bytes,
         (contract.MAX_PREFIX,),
+    ),
+    contract.MEMORY: AmountRow(
+        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, PREFIXES
     ),
 }
 _ROWS: Final = {_of(prefix, key): row for key, row in AMOUNTS.items() for prefix in row.rules}
@@ -65,7 +61,6 @@ KEYS: Final = tuple(_ROWS)  # of Namespaces
 _ORDERED: Final = (
     *((_of(lower, key), _of(upper, key)) for key in AMOUNTS for lower, upper in itertools.combinations(PREFIXES, 2)),
     *((_of(lower, contract.REQUEST), _of(contract.MAX_PREFIX, contract.LIMIT)) for lower in PREFIXES[:2]),
-    *((_of(lower, contract.MEMORY), _MAX_MEMORY_LIMIT) for lower in PREFIXES),
 )
 
 
@@ -133,6 +128,8 @@ class ShareRange:
 
 
 UNBOUNDED: Final = ShareRange("")
+_MAX_MEMORY: Final = _of(contract.MAX_PREFIX, contract.MEMORY)
+_MAX_MEMORY_LIMIT: Final = _of(contract.MAX_PREFIX, contract.MEMORY_LIMIT)
 
 _BOUNDS: Final[tuple[tuple[str, Callable[[int, int], bool], str], ...]] = (
     (contract.MIN_PREFIX, lambda amount, bound: amount < bound, "at least"),
