@@ -1,6 +1,6 @@
 # shellcheck shell=bash
 # Which components ./install.sh keeps, and which objects it removes: install.sh sources this file.
-# shellcheck disable=SC2034,SC2154,SC2034  # install.sh sets the variables of the command line, and reads `unread`
+# shellcheck disable=SC2154,SC2034  # install.sh sets the variables of the command line, and reads `unread`
 set -euo pipefail
 
 # Adds the components of the last installation, which the agent's DaemonSet names. If they cannot be read and the command

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import dataclasses
 import enum
-from collections.abc import Callable, Iterable
-from typing import Final, Protocol, TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Protocol, TypedDict, TypeVar
 
 from gpushare import contract, quantity
 
@@ -36,17 +36,39 @@ class Memory:
         return quantity.format_bytes(self.bytes) if self.bytes is not None else f"{self.percent}% of the memory"
 
 
+class ShareAmounts(TypedDict):
+    """The amounts of a share that is given, as fields of `GivenShare`."""
+
+    request_percent: int
+    limit_percent: int
+    memory_bytes: int
+    memory_limit_bytes: int | None
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Share:
     """Compute and memory requested of one GPU."""
 
     request_percent: int  # guaranteed; 0 to 100, at most the limit
     limit_percent: int  # the ceiling while other shares are idle
-    memory: Memory  # a hard limit
+    memory: Memory  # guaranteed; a hard limit without `memory_limit`
+    memory_limit: Memory | None = None  # the ceiling, for what is free beyond all requests
+
+    def on_all(self, totals_bytes: Sequence[int]) -> ShareAmounts:
+        """Return the amounts on each of several GPUs with this much memory."""
+        memory_bytes = self.memory.on_all(totals_bytes)
+        limit_bytes = 0 if self.memory_limit is None else self.memory_limit.on_all(totals_bytes)
+        return {
+            "request_percent": self.request_percent,
+            "limit_percent": self.limit_percent,
+            "memory_bytes": memory_bytes,
+            "memory_limit_bytes": limit_bytes if limit_bytes > memory_bytes else None,
+        }
 
     def __str__(self) -> str:
         compute = f"{quantity.format_compute(self.request_percent)} GPU" if self.request_percent else "idle compute"
-        return f"{compute} with {self.memory}"
+        more = f" (limit {self.memory_limit})" if self.memory_limit is not None else ""
+        return f"{compute} with {self.memory}{more}"
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -131,6 +153,7 @@ class GivenShare:
     memory_bytes: int  # counted in full while the share shrinks
     shrink_to_bytes: int | None = None  # desired smaller size; freed once the agent enforces it
     steps: Steps = ALL_STEPS
+    memory_limit_bytes: int | None = None  # more than `memory_bytes`: the agent may lend it up to this, see `lending`
     mig: MigInstance | None = None  # for the isolation mig
 
     @property

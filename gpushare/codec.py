@@ -3,6 +3,9 @@
 Reading is tolerant: an invalid entry is left out, with a sentence in `problems`. The GPUs that an invalid allocation
 may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
 loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
+
+Releases before 0.4 do not know lent memory. So a GPU's `memory` excludes it, and they place nothing there; and it has a
+field of its own in the status, because an agent of theirs overwrites `resizes` and leaves unknown fields alone.
 """
 
 from __future__ import annotations
@@ -68,6 +71,8 @@ def read(document: Json) -> GpuNode:
     held, twice = _unique(entries, lambda entry: entry.id, f"{name}: spec.allocations", problems)
     unread += map(_write_allocation, twice)
     resizes, _ = _entries(status, "resizes", f"{name}: status", _read_resize, problems)
+    if "lent" in status:
+        resizes = _highest([*resizes, *_entries(status, "lent", f"{name}: status", _read_resize, problems)[0]])
     gpus, _ = _unique(gpus, lambda gpu: gpu.uuid, f"{name}: status.gpus", problems)
     if unread:
         text = str(unread)  # not as JSON: YAML has values that JSON lacks
@@ -106,14 +111,20 @@ def to_spec(node: GpuNode) -> dict[str, Any]:
 
 def to_status(node: GpuNode) -> dict[str, Any]:
     """Return the `status` of the GPUNode object."""
+    there = {entry.id for entry in node.allocations}
+    # A share whose allocation is not restored yet may be on any GPU.
+    unplaced = [resize for resize in node.resizes if resize.allocation not in there]
+    unplaced_bytes = sum(resize.memory_bytes for resize in unplaced)
+    on_gpus, loans = node.lent_by_gpu(), node.lent()
+    lent = [resize for resize in node.resizes if resize in unplaced or (resize.allocation, resize.share) in loans]
     return {
         "config": node.config,
-        "gpus": [_gpu_entry(gpu) for gpu in node.gpus],
+        "gpus": [_gpu_entry(gpu, unplaced_bytes + on_gpus.get(gpu.uuid, 0)) for gpu in node.gpus],
         "conditions": [
             dict(zip(_CONDITION_KEYS, dataclasses.astuple(condition), strict=True)) for condition in node.conditions
         ],
-        "resizes": [dict(zip(_RESIZE_KEYS, dataclasses.astuple(resize), strict=True)) for resize in node.resizes],
-    }
+        "resizes": [_write_resize(resize) for resize in node.resizes if resize not in lent],
+    } | _present(lent=[_write_resize(resize) for resize in lent])
 
 
 def to_document(node: GpuNode) -> dict[str, Any]:
@@ -176,6 +187,19 @@ def _read_resize(entry: Json) -> Resize:
     return Resize(identity, share, _whole(entry["memory"], "memory"), _whole(entry["used"], "used"))
 
 
+def _write_resize(resize: Resize) -> dict[str, Any]:
+    return dict(zip(_RESIZE_KEYS, dataclasses.astuple(resize), strict=True))
+
+
+def _highest(resizes: Iterable[Resize]) -> list[Resize]:
+    """Return one report for each share, the one with the highest limit, in order."""
+    by_share: dict[tuple[str, int], Resize] = {}
+    for resize in resizes:
+        place = (resize.allocation, resize.share)
+        by_share[place] = max(by_share.get(place, resize), resize, key=lambda said: said.memory_bytes)
+    return [by_share[place] for place in sorted(by_share)]
+
+
 def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
     uuid = _text(entry["uuid"], "uuid")
     major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
@@ -184,7 +208,7 @@ def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
         uuid=uuid,
         index=_whole(entry.get("index", 0), "index", most=4096),
         model=str(entry.get("model", "")),
-        memory_bytes=_whole(entry["memory"], "memory"),
+        memory_bytes=_whole(entry["memory"], "memory") + _whole(entry.get("lent", 0), "lent"),
         compute_capability=(int(major), int(minor or 0)),
         numa_node=None if numa is None else _whole(numa, "numaNode", most=4096),
         link_group=None if linked is None else _whole(linked, "linkGroup", most=4096),
@@ -215,17 +239,19 @@ def _profile(name: Any) -> Profile:
     return profile.parse(_text(name, "profile"))
 
 
-def _gpu_entry(gpu: Gpu) -> dict[str, Any]:
+def _gpu_entry(gpu: Gpu, lent_bytes: int) -> dict[str, Any]:
+    lent_bytes = min(lent_bytes, gpu.memory_bytes)
     entry = {
         "uuid": gpu.uuid,
         "index": gpu.index,
         "model": gpu.model,
-        "memory": gpu.memory_bytes,
+        "memory": gpu.memory_bytes - lent_bytes,
         "computeCapability": "{}.{}".format(*gpu.compute_capability),
         "pciBusID": gpu.pci_bus_id,
         "mode": Mode.EXCLUSIVE.value if gpu.owner else gpu.mode.value,
         "healthy": gpu.healthy,
     } | _present(
+        lent=lent_bytes or None,
         pendingMode=gpu.pending_mode and gpu.pending_mode.value,
         migDevices=list(gpu.mig_profiles),
         smPartitions=gpu.sm_partitions or None,
@@ -336,6 +362,7 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
         memory_bytes=memory_bytes,
         shrink_to_bytes=shrink_to,
         steps=steps,
+        memory_limit_bytes=_read_memory_limit(entry, identity, ignored),
         mig=_read_mig_instance(entry["mig"]) if entry.get("mig") else None,
     )
 
@@ -350,6 +377,15 @@ def _read_mig_instance(entry: Json) -> MigInstance:
     )
 
 
+def _read_memory_limit(entry: Json, identity: str, ignored: Ignored) -> int | None:
+    limit_bytes = entry.get("memoryLimit")
+    if limit_bytes is None or (type(limit_bytes) is int and 0 <= limit_bytes <= _MAX):
+        return limit_bytes
+    what = f"memoryLimit {errors.shown(limit_bytes)} is not an amount"
+    ignored(identity, f"{what}: it is ignored, and the share gets no more than its memory")
+    return None
+
+
 def _write_share(share: GivenShare) -> dict[str, Any]:
     return {
         "containers": list(share.containers),
@@ -361,6 +397,7 @@ def _write_share(share: GivenShare) -> dict[str, Any]:
         shrinkTo=share.shrink_to_bytes,
         firstStep=share.steps.first or None,
         lastStep=share.steps.last if share.ends_early else None,
+        memoryLimit=share.memory_limit_bytes,
         mig=share.mig and _mig_entry(share.mig),
     )
 

@@ -14,6 +14,7 @@ PREFIX: Final = "gpushare.io/"
 REQUEST: Final = "gpushare.io/request"
 LIMIT: Final = "gpushare.io/limit"
 MEMORY: Final = "gpushare.io/memory"
+MEMORY_LIMIT: Final = "gpushare.io/memory-limit"
 GPUS: Final = "gpushare.io/gpus"
 CONTAINER: Final = "gpushare.io/container"
 MODEL: Final = "gpushare.io/model"
@@ -32,14 +33,14 @@ LATENCY: Final = "gpushare.io/latency"
 NO_EVICT: Final = "gpushare.io/no-evict"  # read by the plugin too: `defrag` does not move such a pod
 
 # The keys that may also be written for one container, as `gpushare.io/request.NAME`.
-PER_CONTAINER_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
+PER_CONTAINER_KEYS: Final = (REQUEST, LIMIT, MEMORY, MEMORY_LIMIT, GPUS)
 
 # The keys of these that may change on a placed pod (also for one container); the policy has the same list.
-RESIZABLE_KEYS: Final = (REQUEST, LIMIT, MEMORY)
+RESIZABLE_KEYS: Final = (REQUEST, LIMIT, MEMORY, MEMORY_LIMIT)
 
 # A pod is ours if it has one of these keys, or one of them followed by `.NAME`. The webhook's matchConditions and the
 # ValidatingAdmissionPolicy state the same in CEL; a test compares them.
-SHARE_KEYS: Final = (REQUEST, LIMIT, MEMORY, GPUS)
+SHARE_KEYS: Final = (REQUEST, LIMIT, MEMORY, MEMORY_LIMIT, GPUS)
 REQUEST_KEYS: Final = (
     *SHARE_KEYS,
     CONTAINER,
@@ -262,7 +263,9 @@ MESSAGE_HELLO: Final = 1  # library -> arbiter: library version, char[32]
 # isolation than `arbiter`, WIRE_ISOLATION follows.
 MESSAGE_WELCOME: Final = 2
 MESSAGE_REFUSED: Final = 3  # arbiter -> library: one sentence, char[256], NUL-terminated
-MESSAGE_RECLAIM: Final = 4  # library -> arbiter: about to report out-of-memory; have processes died that held memory?
+# library -> arbiter: about to report out-of-memory; have processes died that held memory? If the limits page has a
+# burst limit, WIRE_LEASE follows: gpu u32, 0 u32, and the bytes u64 of the refused charge.
+MESSAGE_RECLAIM: Final = 4
 MESSAGE_RECLAIMED: Final = 5  # arbiter -> library: bytes freed, u64
 # Leases; all have the body WIRE_LEASE: gpu u32 (the record in the limits page), flags u32, lease u64 (its number).
 MESSAGE_WANT: Final = 6  # library -> arbiter: there is work to launch; flag LEASE_HELD: and the gate is open
@@ -298,11 +301,11 @@ WIRE_MAX: Final = 512
 # overhead u64 (bytes that the share's processes hold beyond their charges, as the agent measures them; they count
 # towards the limit), context u64 (bytes that a process charges for its first context), turn begin u32 and turn u32
 # (thousandths of each 100 ms by CLOCK_MONOTONIC in which the share launches while there is no arbiter; a turn of 0:
-# absent).
+# absent), burst limit u64 (bytes up to which the arbiter may raise the memory limit when asked by RECLAIM; 0: absent).
 PAGE_SIZE: Final = 4096
 PAGES_LAYOUT: Final = 0
 LIMITS_HEADER: Final = "<IIII48x"
-LIMITS_RECORD: Final = "<16sQIIQQII8x"
+LIMITS_RECORD: Final = "<16sQIIQQIIQ"
 LIMITS_RECORD_SIZE: Final = 64
 MAX_GPUS: Final = 63
 

@@ -143,11 +143,13 @@ class Condition:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Resize:
-    """The agent's report on a share that is to give up memory (`shrinkTo`)."""
+    """The agent's report on a share that is to give up memory (`shrinkTo`), or is lent memory beyond its own."""
 
     allocation: str  # ID in the ledger
     share: int  # index of the share, from 0
-    memory_bytes: int  # the enforced limit on each of its GPUs; equal to `shrinkTo` once that is enforced
+    # The enforced limit on each of its GPUs: equal to `shrinkTo` once that is enforced, or more than the share's memory
+    # while the agent lends it some.
+    memory_bytes: int
     used_bytes: int  # the highest usage on any of its GPUs
 
 
@@ -161,7 +163,7 @@ class GpuNode:
     cordoned: frozenset[str] = frozenset()  # UUIDs cordoned by an admin
     config: str = ""  # name of the active configuration
     conditions: tuple[Condition, ...] = ()
-    resizes: tuple[Resize, ...] = ()  # one per share that is to shrink, once the agent has seen it
+    resizes: tuple[Resize, ...] = ()  # one per share that is to shrink, or is lent memory
     version: str = ""
     problems: tuple[str, ...] = ()  # a sentence per invalid field of the object
     unread: tuple[Mapping[str, Any], ...] = ()  # invalid allocations, preserved on every write
@@ -194,6 +196,29 @@ class GpuNode:
             for gpu in self.gpus
         )
         return dataclasses.replace(self, gpus=gpus, borrowed=dict(borrowed))
+
+    def lent(self) -> dict[tuple[str, int], int]:
+        """Return the bytes that each share is lent on each of its GPUs, by allocation and position."""
+        if not self.resizes:
+            return {}
+        said = {(resize.allocation, resize.share): resize.memory_bytes for resize in self.resizes}
+        found = {}
+        for entry in self.allocations:
+            for position, share in enumerate(entry.shares):
+                more_bytes = said.get((entry.id, position), 0) - share.memory_bytes
+                if more_bytes > 0:
+                    found[entry.id, position] = more_bytes
+        return found
+
+    def lent_by_gpu(self) -> dict[str, int]:
+        """Return the bytes that are lent on each GPU to shares beyond their own, by UUID."""
+        by_gpu: dict[str, int] = {}
+        if loans := self.lent():
+            entries = {entry.id: entry for entry in self.allocations}
+            for (identity, position), lent_bytes in loans.items():
+                for uuid in entries[identity].shares[position].gpu_uuids:
+                    by_gpu[uuid] = by_gpu.get(uuid, 0) + lent_bytes
+        return by_gpu
 
     def gpu_by_uuid(self) -> Mapping[str, Gpu]:
         """Return the node's GPUs by UUID."""

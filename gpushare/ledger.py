@@ -2,8 +2,9 @@
 
 The invariant: on no GPU do the requests add up to more than 100 %, or the memory to more than the GPU has, all its
 shares have one isolation, their MIG devices do not overlap, and each share has an SM partition if the GPU has any. Of
-a pod's shares that are never in use together, such as those of an init container and the app, the larger counts. Every
-change is a function from a GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
+a pod's shares that are never in use together, such as those of an init container and the app, the larger counts. Memory
+that the agent lends counts too: it writes that into the status of the same object. Every change is a function from a
+GpuNode to a new one; the caller writes it with one compare-and-swap, or not at all.
 """
 
 from __future__ import annotations
@@ -17,15 +18,21 @@ from gpushare.gpunode import Gpu, GpuNode
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GpuUse:
-    """The compute and memory that allocations hold on one GPU."""
+    """The compute and memory that allocations hold on one GPU. lent_bytes: part of the memory, beyond their own."""
 
     request_percent: int = 0
     memory_bytes: int = 0
     holders: tuple[allocation.Allocation, ...] = ()
+    lent_bytes: int = 0
 
     def plus(self, holder: allocation.Allocation, request_percent: int, memory_bytes: int) -> GpuUse:
         """Return the usage with one more holder of these amounts."""
-        return GpuUse(self.request_percent + request_percent, self.memory_bytes + memory_bytes, (*self.holders, holder))
+        return GpuUse(
+            self.request_percent + request_percent,
+            self.memory_bytes + memory_bytes,
+            (*self.holders, holder),
+            self.lent_bytes,
+        )
 
 
 NOTHING = GpuUse()
@@ -42,6 +49,10 @@ def use(node: GpuNode) -> dict[str, GpuUse]:
         for share in entry.shares:  # fast path: nearly all have one share
             for uuid in share.gpu_uuids:
                 used[uuid] = used.get(uuid, NOTHING).plus(entry, share.held_percent, share.held_bytes)
+    for uuid, lent_bytes in node.lent_by_gpu().items():
+        used[uuid] = dataclasses.replace(
+            used[uuid], memory_bytes=used[uuid].memory_bytes + lent_bytes, lent_bytes=lent_bytes
+        )
     return used
 
 

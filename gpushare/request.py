@@ -41,10 +41,8 @@ class Demand:
     def on(self, gpus: Iterable[Gpu]) -> GivenShare:
         """Return the given share on these GPUs."""
         gpus = sorted(gpus, key=lambda gpu: gpu.index)
-        memory_bytes = self.share.memory.on_all(gpu.memory_bytes for gpu in gpus)
-        uuids = tuple(gpu.uuid for gpu in gpus)
-        amounts = self.share.request_percent, self.share.limit_percent, memory_bytes
-        return GivenShare(self.containers, uuids, *amounts, steps=self.steps)
+        amounts = self.share.on_all([gpu.memory_bytes for gpu in gpus])
+        return GivenShare(self.containers, tuple(gpu.uuid for gpu in gpus), steps=self.steps, **amounts)
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,24 +141,25 @@ def _parsed(
 
 def _reject_contradictions(request: Request) -> None:
     """Reject an isolation that cannot give what else the pod asks for."""
-    if request.isolation not in {Isolation.MPS, Isolation.MIG}:
-        return
-    said = ""
-    if request.isolation == Isolation.MPS and request.latency:
+    kind, said = request.isolation, ""
+    if kind in {Isolation.MIG, Isolation.NONE} and any(demand.share.memory_limit for demand in request.demands):
+        has = "a MIG device has its own memory" if kind == Isolation.MIG else "nothing enforces a limit"
+        said = f'cannot be combined with {contract.MEMORY_LIMIT}, as {has}: remove one of them, or write "arbiter"'
+    elif kind == Isolation.MPS and request.latency:
         said = (
             f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
         )
-    elif request.isolation == Isolation.MIG and request.group_size.is_gang:
+    elif kind == Isolation.MIG and request.group_size.is_gang:
         said = f"cannot be combined with {contract.GROUP}, as MIG devices cannot exchange data: remove one of them"
-    elif request.isolation == Isolation.MIG and len(request.demands) > 1:
+    elif kind == Isolation.MIG and len(request.demands) > 1:
         said = f"gives a pod one MIG device: have its containers use it together ({contract.CONTAINER})"
-    elif any(demand.gpus > 1 for demand in request.demands):
-        part = "one MPS daemon" if request.isolation == Isolation.MPS else "one MIG device"
+    elif kind in {Isolation.MPS, Isolation.MIG} and any(demand.gpus > 1 for demand in request.demands):
+        part = "one MPS daemon" if kind == Isolation.MPS else "one MIG device"
         said = (
             f'cannot be combined with {contract.GPUS}, as a process can use {part}: write "arbiter", or ask for 1 GPU'
         )
     if said:
-        raise errors.RequestError(contract.ISOLATION, request.isolation, said)
+        raise errors.RequestError(contract.ISOLATION, kind, said)
 
 
 def _reject_unknown(annotations: Mapping[str, str], names: tuple[str, ...]) -> None:
@@ -264,7 +263,20 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
         said = f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
         raise _invalid(annotations, key, said)
-    return Demand(containers=containers, share=Share(request_percent, limit_percent, memory), gpus=gpus)
+    memory_limit = _memory_limit(annotations, keys, memory) if keys[contract.MEMORY_LIMIT] in annotations else None
+    return Demand(containers=containers, share=Share(request_percent, limit_percent, memory, memory_limit), gpus=gpus)
+
+
+def _memory_limit(annotations: Mapping[str, str], keys: Mapping[str, str], memory: Memory) -> Memory:
+    """Return the memory limit. A filter compares one in other units than the request with it on each GPU."""
+    key, own = keys[contract.MEMORY_LIMIT], keys[contract.MEMORY]
+    if own not in annotations:
+        raise _invalid(annotations, key, f"is a limit without a request: add {own}")
+    limit = _get(annotations, key, _memory, memory)
+    both = (limit.bytes, memory.bytes), (limit.percent, memory.percent)
+    if any(most is not None and least is not None and most < least for most, least in both):
+        raise _invalid(annotations, key, f"is less than the request: write at least {annotations[own]}")
+    return limit
 
 
 def _get(annotations: Mapping[str, str], key: str, read: Callable[[str], _Value], default: _Value) -> _Value:

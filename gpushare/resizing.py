@@ -67,8 +67,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
     shares = []
     for share in entry.shares:
         demand = demands[share.containers]
-        memory_bytes = demand.share.memory.on_all(gpus[uuid].memory_bytes for uuid in share.gpu_uuids)
-        amounts = demand.share.request_percent, demand.share.limit_percent, memory_bytes
+        amounts = demand.share.on_all([gpus[uuid].memory_bytes for uuid in share.gpu_uuids])
         if entry.labels.isolation is Isolation.MPS and demand.share.limit_percent != share.limit_percent:
             held_limit = quantity.format_compute(share.limit_percent)
             raise errors.LedgerError(
@@ -82,7 +81,7 @@ def asked(request: Request, entry: Allocation, node: GpuNode) -> Shares:
                 f"its request is {held_request}, and its SM partition cannot change while it runs: set "
                 f"{contract.REQUEST} to {held_request}, or delete and recreate the pod"
             )
-        desired = GivenShare(share.containers, share.gpu_uuids, *amounts, steps=demand.steps)
+        desired = GivenShare(share.containers, share.gpu_uuids, steps=demand.steps, **amounts)
         if share.mig is not None:
             desired = mig_shares.on_device(desired, share.mig)
             is_same = dataclasses.replace(share, shrink_to_bytes=None, steps=demand.steps) == desired
@@ -156,7 +155,8 @@ def amounts(shares: Shares) -> str:
     for share in shares:
         compute = f"{quantity.format_compute(share.request_percent)} GPU" if share.request_percent else "idle compute"
         limit = f" (limit {quantity.format_compute(share.limit_percent)})" if share.limit_percent < 100 else ""
-        said[share.containers] = f"{compute}{limit} with {quantity.format_bytes(share.memory_bytes)}"
+        most = f" (limit {quantity.format_bytes(share.memory_limit_bytes)})" if share.memory_limit_bytes else ""
+        said[share.containers] = f"{compute}{limit} with {quantity.format_bytes(share.memory_bytes)}{most}"
     if len(said) == 1:
         return next(iter(said.values()))
     return " and ".join(f"{text} for {', '.join(containers)}" for containers, text in said.items())
@@ -171,7 +171,7 @@ def _shrunk(share: GivenShare, resize: Resize | None) -> GivenShare:
 
 def _mark(have: GivenShare, want: GivenShare, resize: Resize | None) -> int | None:
     """Return the smaller memory to mark the share with, unless the agent's next report may answer an earlier mark."""
-    may = have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes == have.memory_bytes
+    may = have.shrink_to_bytes == want.memory_bytes or resize is None or resize.memory_bytes >= have.memory_bytes
     return want.memory_bytes if may and want.memory_bytes < have.memory_bytes else None
 
 
@@ -181,7 +181,7 @@ def _marked(shares: Shares, marks: tuple[int | None, ...]) -> Shares:
 
 def _waits(node: GpuNode, have: GivenShare, want: GivenShare, resize: Resize | None) -> tuple[str, ResizeCause]:
     least = quantity.format_bytes(want.memory_bytes)
-    if resize and resize.memory_bytes == have.memory_bytes and resize.used_bytes > want.memory_bytes:
+    if resize and resize.memory_bytes >= have.memory_bytes and resize.used_bytes > want.memory_bytes:
         return f"it uses {quantity.format_bytes(resize.used_bytes)}, more than the requested {least}", ResizeCause.USE
     return f"the agent on {node.name} does not enforce {least} yet", ResizeCause.AGENT
 

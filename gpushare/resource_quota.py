@@ -51,12 +51,14 @@ def uncounted(quotas: Iterable[Allowance], manifest: pod.PodJson, request: Reque
     """Return why the quotas cannot bound this request, as a sentence; None if they can.
 
     Memory as a percentage of the GPU has no number of bytes before the GPU is chosen, so a quota on bytes cannot count
-    it. A quota on compute bounds it, up to the percentage of compute that is requested.
+    it. A quota on compute bounds it, up to the percentage of compute that is requested. Nothing bounds lent memory.
     """
     hard = [(quota.name, resource) for quota in quotas for resource in quota.hard]
     uncountable = _in_parts(hard, request)
     if uncountable:
         return uncountable
+    if any(resource == contract.RESOURCE_MEMORY for _, resource in hard) and (said := lent_uncounted(request)):
+        return said
     # The quotas must count all that the pod holds: they count a shared share only with its first container.
     if len(request.demands) < 2:
         return None  # a single share always counts in full
@@ -92,6 +94,16 @@ def evaded(quotas: Iterable[Allowance], replaced: Collection[str]) -> str | None
                 f"request: add requests.{contract.RESOURCE_PERCENT} and requests.{contract.RESOURCE_MEMORY} to it"
             )
     return None
+
+
+def lent_uncounted(request: Request) -> str | None:
+    """Return why a quota on memory cannot bound this request, as a sentence, if memory could be lent to it."""
+    if all(demand.share.memory_limit is None for demand in request.demands):
+        return None
+    return (
+        f"a ResourceQuota of its namespace counts {contract.RESOURCE_MEMORY}, and cannot count memory that is lent: "
+        f"remove {contract.MEMORY_LIMIT}"
+    )
 
 
 def _in_parts(hard: Sequence[tuple[str, str]], request: Request) -> str | None:

@@ -45,6 +45,13 @@ AMOUNTS: Final[Mapping[str, AmountRow]] = {
     contract.LIMIT: AmountRow(
         quantity.parse_compute, quantity.format_compute, 1, lambda share: share.limit_percent, _NO_MIN
     ),
+    contract.MEMORY_LIMIT: AmountRow(
+        requests.device_bytes,
+        quantity.format_exactly,
+        1,
+        lambda share: (share.memory_limit or share.memory).bytes,
+        (contract.MAX_PREFIX,),
+    ),
     contract.MEMORY: AmountRow(
         requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, _AMOUNT_PREFIXES
     ),
@@ -100,13 +107,16 @@ class ShareRange:
             for key, row in AMOUNTS.items():
                 amount = row.of(demand.share)
                 for prefix, is_outside, remedy in _BOUNDS:
-                    bound = self._value(prefix, key)
+                    bound, bounding = self._value(prefix, key), _of(prefix, key)
+                    if bounding == _MAX_MEMORY_LIMIT and bound is None and demand.share.memory_limit is not None:
+                        bound, bounding = self.values.get(_MAX_MEMORY), _MAX_MEMORY
                     if bound is None or (amount is not None and not is_outside(amount, bound)):
                         continue
-                    asked = row.write(amount) if amount is not None else f"{demand.share.memory.percent}% of a GPU"
+                    part = (demand.share.memory_limit or demand.share.memory).percent
+                    asked = row.write(amount) if amount is not None else f"{part}% of a GPU"
                     return (
                         f"{key} of container {errors.quoted(demand.containers[0])} is {asked}, but the namespace "
-                        f"{errors.quoted(self.namespace)} has {_of(prefix, key)} {errors.quoted(row.write(bound))}: "
+                        f"{errors.quoted(self.namespace)} has {bounding} {errors.quoted(row.write(bound))}: "
                         f"write {remedy} {errors.quoted(row.write(bound))}"
                     )
         return None
@@ -137,6 +147,8 @@ class ShareRange:
 
 
 UNBOUNDED: Final = ShareRange("")
+_MAX_MEMORY: Final = _of(contract.MAX_PREFIX, contract.MEMORY)
+_MAX_MEMORY_LIMIT: Final = _of(contract.MAX_PREFIX, contract.MEMORY_LIMIT)
 
 _BOUNDS: Final[tuple[tuple[str, Callable[[int, int], bool], str], ...]] = (
     (contract.MIN_PREFIX, lambda amount, bound: amount < bound, "at least"),

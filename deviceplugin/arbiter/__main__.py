@@ -19,9 +19,11 @@ from typing import Final
 
 from deviceplugin.arbiter import socket_server
 from deviceplugin.arbiter.agent_channel import AgentChannel
+from deviceplugin.arbiter.departed_shares import DepartedShares
 from deviceplugin.arbiter.messages import ArbiterReady, Channel, Message
+from deviceplugin.arbiter.orphans import Orphans
 from deviceplugin.arbiter.share_ledgers import ShareLedgers
-from deviceplugin.arbiter.share_resizing import DepartedShares, ShareResizer
+from deviceplugin.arbiter.share_resizing import ShareResizer
 from deviceplugin.denial.kernel import RENEW_SECONDS, RegisteredMap
 from deviceplugin.host import kernel_process
 from gpushare.daemon import lifecycle
@@ -55,8 +57,15 @@ async def _serve(options: argparse.Namespace, daemon: lifecycle.Daemon) -> None:
         identify=socket_server.by_cgroup(options.proc_root),
         proc=options.proc_root,
     )
+    orphans = Orphans(ledgers, identify=socket_server.by_cgroup(options.proc_root), proc=options.proc_root)
     resizing = ShareResizer(
-        ledgers, arbiter.leases, node=lambda: agent.node, notify=agent.changed, measured=lambda: agent.has_measured
+        ledgers,
+        arbiter.leases,
+        orphans=orphans,
+        node=lambda: agent.node,
+        notify=agent.changed,
+        gpu_bytes=agent.gpu_bytes,
+        measured=lambda: agent.has_measured,
     )
     agent.serve(ledgers, arbiter, resizing)
 
@@ -82,6 +91,7 @@ async def _serve(options: argparse.Namespace, daemon: lifecycle.Daemon) -> None:
             await daemon.stopping.wait()
     finally:
         resizing.close()
+        orphans.close()
         ledgers.close()
         channel.close()
         os.close(lock)

@@ -34,6 +34,7 @@ MESSAGES_A_TURN: Final = 8
 MESSAGES_PER_SECOND: Final = 200.0
 LEASE_MESSAGES_PER_SECOND: Final = 2000.0  # per container: five hundred turns
 MESSAGE_BURST: Final = 2048
+MAX_RECLAIMS: Final = 1024  # of a process, unanswered: each thread asks one
 LINES_PER_SECOND: Final = 1.0  # in the log, which all containers share
 LINE_BURST: Final = 1024  # two for each process that a container can have
 # After this time every rate limiter is as good as new.
@@ -134,6 +135,7 @@ class ClientConnection:
         self._reported_freed_bytes = 0
         self._greeting: asyncio.Task[None] | None = None
         self._measuring: set[asyncio.Task[None]] = set()
+        self._reclaiming: list[asyncio.Task[None]] = []  # answers keep the order of the questions
         self._open = True
         self._timer = self._loop.call_later(HELLO_SECONDS, self._end, "no HELLO in time")
         self._loop.add_reader(self.connected, self._readable)
@@ -144,7 +146,7 @@ class ClientConnection:
             return
         self._open = False
         self._timer.cancel()
-        for task in (self._greeting, *self._measuring):
+        for task in (self._greeting, *self._reclaiming, *self._measuring):
             if task is not None:
                 task.cancel()
         self._loop.remove_reader(self.connected)
@@ -223,10 +225,16 @@ class ClientConnection:
             self._greeting = self._loop.create_task(self._greet_safely(hello.library))
         elif kind == contract.MESSAGE_RECLAIM and self._share is not None:
             self.ledgers.reap(self._share)
-            # Include bytes freed since this client's last answer: it may have read the ledger before that.
-            freed = self._share.freed_bytes - self._reported_freed_bytes
-            self._reported_freed_bytes += freed
-            self._send(wire.reclaimed(freed))
+            refused = wire.refused_charge(data)
+            if len(self._reclaiming) >= MAX_RECLAIMS:
+                self._end("too many unanswered messages")
+            elif self._reclaiming or (refused is not None and self._share.tenant.memory_limit_bytes):
+                before = self._reclaiming[-1] if self._reclaiming else None
+                task = self._loop.create_task(self._lend(self._share, refused, before))
+                self._reclaiming.append(task)
+                task.add_done_callback(self._reclaiming.remove)
+            else:
+                self._send_reclaimed(self._share)
         elif kind == contract.MESSAGE_MEASURE and self._share is not None:
             task = self._loop.create_task(self._measure(self._share, wire.lease(data)))
             self._measuring.add(task)
@@ -286,6 +294,19 @@ class ClientConnection:
             containers=list(tenant.containers),
             gpus={grant.uuid: grant.memory_bytes for grant in tenant.grants},
         )
+
+    async def _lend(self, share: ShareLedger, refused: wire.Lease | None, before: asyncio.Task[None] | None) -> None:
+        if before is not None:
+            await asyncio.wait({before})
+        if refused is not None and refused.gpu < len(share.tenant.grants) and self.ledgers.lend is not None:
+            await self.ledgers.lend(share, refused.gpu, refused.number)
+        self._send_reclaimed(share)
+
+    def _send_reclaimed(self, share: ShareLedger) -> None:
+        # Include bytes freed since this client's last answer: it may have read the ledger before that.
+        freed = share.freed_bytes - self._reported_freed_bytes
+        self._reported_freed_bytes += freed
+        self.send(wire.reclaimed(freed))
 
     async def _measure(self, share: ShareLedger, asked: wire.Lease) -> None:
         unclaimed_bytes = None

@@ -31,6 +31,7 @@ _F_SEAL_FUTURE_WRITE: Final = 0x10
 _KEEP_SIZE: Final = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 _BARRIER: Final = threading.Lock()
 LEDGER_NAME: Final = "gpushare-ledger"
+MAPPED_LEDGER: Final = f"/memfd:{LEDGER_NAME} (deleted)"  # a mapped ledger's name in /proc/PID/maps
 LIMITS_NAME: Final = "gpushare-limits"
 
 
@@ -50,12 +51,13 @@ class LimitsRecord:
     context_bytes: int
     turn_begin_permille: int = 0
     turn_permille: int = 0
+    burst_bytes: int = 0
 
 
 class LimitsPage:
     """The limits page of a share. Processes get `descriptor`."""
 
-    def __init__(self, grants: Sequence[tenant.Grant], *, slot_count: int) -> None:
+    def __init__(self, grants: Sequence[tenant.Grant], *, slot_count: int, burst_bytes: int = 0) -> None:
         self.descriptor = os.memfd_create(LIMITS_NAME, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         os.ftruncate(self.descriptor, contract.PAGE_SIZE)
         self._map = mmap.mmap(self.descriptor, contract.PAGE_SIZE)
@@ -66,10 +68,12 @@ class LimitsPage:
         self.slot_count = slot_count
         self._measured = [(0, 0)] * len(grants)
         self._turns = [NO_TURN] * len(grants)
-        self.write(grants)
+        self.write(grants, burst_bytes)
 
-    def write(self, grants: Sequence[tenant.Grant]) -> None:
+    def write(self, grants: Sequence[tenant.Grant], burst_bytes: int = 0) -> None:
         """Write the grants, which must name the same GPUs as before. Each memory limit changes atomically.
+
+        burst_bytes: up to which the limits may be raised when a process asks; 0: they are not.
 
         After this returns, a process that charges memory sees the new limit, or its bytes are already in the ledger.
         """
@@ -77,7 +81,7 @@ class LimitsPage:
             start = _HEADER.size + position * contract.LIMITS_RECORD_SIZE
             amounts = (grant.memory_bytes, grant.request_percent, grant.limit_percent)
             turn = dataclasses.astuple(self._turns[position])
-            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *amounts, *self._measured[position], *turn)
+            packed = _RECORD.pack(tenant.raw_uuid(grant.uuid), *amounts, *self._measured[position], *turn, burst_bytes)
             for offset in range(0, _RECORD.size, 8):
                 self._store(start + offset, int.from_bytes(packed[offset : offset + 8], "little"))
         # A CPU may delay these stores beyond later instructions, but not beyond the atomic instruction of a lock.

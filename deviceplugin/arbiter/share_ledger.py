@@ -51,7 +51,7 @@ class LedgerRecord:
 def write_record(directory: Path, record: LedgerRecord) -> None:
     """Write the file. Release 0.1.0 rejects unknown fields in a tenant or a grant, so new fields go next to these."""
     document = dataclasses.asdict(record)
-    for field in ("group", "isolation"):  # joining processes set them again
+    for field in ("group", "isolation", "memory_limit_bytes"):  # joining processes set them again
         del document["tenant"][field]
     records.write_file(record_path(directory, record.tenant), json.dumps(document, separators=(",", ":")))
 
@@ -105,7 +105,8 @@ class ShareLedger:
     def __init__(self, tenant: Tenant, ledger: pages.Ledger, *, slot_count: int, inherited: bool) -> None:
         self.tenant = tenant
         self.ledger = ledger
-        self.limits = pages.LimitsPage(tenant.enforced, slot_count=slot_count)
+        burst_bytes = tenant.memory_limit_bytes or 0
+        self.limits = pages.LimitsPage(tenant.enforced, slot_count=slot_count, burst_bytes=burst_bytes)
         self.freed_bytes = self.changes = 0
         self._inherited = inherited
         self.members: dict[int, KernelProcess] = {}
@@ -163,7 +164,16 @@ class ShareLedger:
     def update(self, tenant: Tenant) -> None:
         self.changes += 1
         self.tenant = tenant
-        self.limits.write(tenant.enforced)
+        self.limits.write(tenant.enforced, tenant.memory_limit_bytes or 0)
+
+    def complete(self, found: Tenant) -> None:
+        """Set what records lack."""
+        before = self.tenant
+        self.tenant = dataclasses.replace(
+            before, group=found.group, isolation=found.isolation, memory_limit_bytes=found.memory_limit_bytes
+        )
+        if self.tenant != before:
+            self.limits.write(self.tenant.enforced, self.tenant.memory_limit_bytes or 0)
 
     def admit(self, who: KernelProcess, slot: int, *, outdated: bool = False) -> None:
         """Assign the slot to `who`, whose pidfd is ours now. outdated: it uses an earlier agent's limits page."""

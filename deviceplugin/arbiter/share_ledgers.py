@@ -148,6 +148,8 @@ class ShareLedgers:
         self._exec_checker = ExecChecker(self._on_exec, proc=self.proc)
         # called when a recovered share has no outdated page any more
         self.on_pages_current: Callable[[], None] = lambda: None
+        # called with a share, a GPU by its place in it, and the bytes of a refused charge
+        self.lend: Callable[[ShareLedger, int, int], Awaitable[None]] | None = None
 
     def recover(self) -> None:
         lost_ticks = share_ledger.read_loss(self.directory, self._boot_id)
@@ -208,10 +210,7 @@ class ShareLedgers:
         made = share is None
         share = ShareLedger.make(tenant) if share is None else share
         # Records lack these.
-        was = share.tenant
-        share.tenant = dataclasses.replace(was, group=tenant.group, isolation=tenant.isolation)
-        if share.tenant.enforced != was.enforced:
-            share.limits.write(share.tenant.enforced)
+        share.complete(tenant)
         try:
             self.expect_contexts(share)
             slot = share.slot_of(who)

@@ -1,4 +1,4 @@
-"""Memory that passes from one share to another: when the GPUNode's allocations change, and when pods are deleted.
+"""Memory that passes from one share to another: when allocations change, when it is lent, and when pods are deleted.
 
 Increases apply at once, decreases as soon as the memory is unused. A decrease is a promise to the placer, which gives
 the rest to another pod. So the limit is lowered first, and use is checked afterwards: a process charges its bytes
@@ -7,6 +7,10 @@ disk for the next agent, and then published in the status of that same version o
 again, the published value is withdrawn. So whatever crashes, no process ever has a higher limit than the status says.
 
 Nothing is lowered while a process uses the limits page of an earlier agent, because that page cannot be written.
+
+Memory that no share's request needs is lent to shares with a higher memory limit, when a charge was refused: first the
+higher amount is published, where the ledger counts it, then the limit is raised. So placement never counts on lent
+memory, and a request never waits for a process to free some. What is not used for a while goes back as in a shrink.
 """
 
 from __future__ import annotations
@@ -15,20 +19,16 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final
 
-from deviceplugin.arbiter import tenant
-from deviceplugin.arbiter.client_connection import ShareLookup
+from deviceplugin.arbiter import lending, tenant
+from deviceplugin.arbiter.orphans import Orphans
 from deviceplugin.arbiter.scheduling.leases import Leases
 from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_ledgers import ShareLedgers, ShareUse
-from deviceplugin.arbiter.tenant import Tenant, find_allocation
-from deviceplugin.host.kernel_process import Container
-from gpushare import ledger, quantity
+from deviceplugin.arbiter.share_ledgers import ShareLedgers
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Resize
-from gpushare.refusal import Refusal
 
 logger = logging.getLogger(__name__)
 
@@ -36,8 +36,7 @@ RETRY_SECONDS: Final = 1.0  # between two checks whether a share can shrink
 MAX_BYTES: Final = (1 << 63) - 1  # the maximum in the GPUNode's schema
 PUBLISHED_SECONDS: Final = 10.0  # before `used_bytes` is updated; doubles with each update
 MAX_PUBLISHED_SECONDS: Final = 320.0
-WAIT_SECONDS: Final = 15.0  # for memory of departed shares: the library waits twenty seconds for an answer
-POLL_SECONDS: Final = 0.1
+LEND_SECONDS: Final = 2.0  # for the GPUNode's status; the library waits three
 
 _Place = tuple[str, int]  # an allocation's id, and the position of the share in it
 
@@ -55,32 +54,52 @@ class _Published:
 class ShareResizer:
     """Applies allocations to the shares of this node, inside a running event loop.
 
-    node: returns the GPUNode as last seen. notify: called when the status needs an update. measured: whether the agent
-    knows what processes hold beyond their charges; before that, no limit is lowered.
+    node: returns the GPUNode as last seen. notify: called when the status needs an update. gpu_bytes: returns a GPU's
+    total memory by UUID, or 0 if unknown. measured: whether the agent knows what processes hold beyond their charges;
+    before that, no limit is lowered. orphans: the processes whose records are lost.
     """
 
     ledgers: ShareLedgers
     leases: Leases
     _: dataclasses.KW_ONLY
+    orphans: Orphans
     node: Callable[[], GpuNode | None]
     notify: Callable[[], None]
+    gpu_bytes: Callable[[str], int] = lambda _: 0
     measured: Callable[[], bool] = lambda: True
     clock: Callable[[], float] = time.monotonic
 
     def __post_init__(self) -> None:
         self._published: dict[_Place, _Published] = {}
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
+        # Keys of shares that have, or had before they were lost, more than the ledger gave.
+        self._lent: set[str] = set()
+        self._explained: set[_Place] = set()  # shares that this arbiter lent memory, or searched for orphans
+        self._cut: dict[str, int] = {}  # by key: the limit before it was lowered although more was in use
         self._timer: asyncio.TimerHandle | None = None
-        self.ledgers.on_pages_current = self.refresh
+        self.lender = lending.Lender(self.clock)
+        self.ledgers.on_pages_current = self.orphans.on_end = self.refresh
+        self.ledgers.lend = self.lend
 
     def refresh(self) -> None:
         node = self.node()
         if node is not None and self.apply(node) != node.resizes:
             self.notify()
 
+    async def lend(self, share: ShareLedger, gpu: int, refused_bytes: int) -> None:
+        """Raise the share's limit for a charge that was refused, if its memory limit allows it and memory is free."""
+        held_bytes = share.used_bytes()[gpu] + share.limits.overhead_bytes()[gpu]
+        waiting = self.lender.ask(share.tenant, held_bytes + refused_bytes)
+        if waiting is None:
+            return
+        self.refresh()
+        await asyncio.wait({waiting}, timeout=LEND_SECONDS)
+        self.lender.forget(share.tenant.key, waiting)
+
     def apply(self, node: GpuNode) -> tuple[Resize, ...]:
         """Apply this GPUNode to all shares, and return the resizes that its status should have."""
         running: dict[_Place, ShareLedger] = {}
+        targets: dict[_Place, int] = {}
         lost: dict[str, ShareLedger] = {}
         waits = False
         for current in self.ledgers.all():
@@ -88,8 +107,8 @@ class ShareResizer:
             if entry is None:
                 lost[current.tenant.key] = current
                 continue
-            running[entry.id, current.tenant.share] = current
-            waits |= not self._apply_to(current, node, entry)
+            place = (entry.id, current.tenant.share)
+            running[place] = current
         for key in lost:
             if key not in self._lost:
                 logger.warning(
@@ -97,15 +116,32 @@ class ShareResizer:
                     extra=_log_fields(lost[key].tenant),
                 )
         self._lost = frozenset(lost)
-        resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
+        free = lending.free_bytes(node, lost.values(), self.gpu_bytes)
+        by_id = {entry.id: entry for entry in node.allocations} if running else {}
+        for place, current in running.items():
+            targets[place] = self.lender.decide(current, node, by_id[place[0]], free)
+            waits |= not self._apply_to(current, node, by_id[place[0]], targets[place])
+        self._note_losses(running, lost, by_id)
         entries = []
+        resizes = {(resize.allocation, resize.share): resize for resize in node.resizes}
+        self._search_orphans(node, running, targets)
         for entry in node.allocations:
             for position, share in enumerate(entry.shares):
-                if share.shrink_to_bytes is not None:
-                    place = (entry.id, position)
-                    said = self._resize_status(entry, position, running.get(place), resizes.get(place))
-                    waits |= said.memory_bytes > share.shrink_to_bytes
-                    entries.append(said)
+                place = (entry.id, position)
+                ledger, before = running.get(place), resizes.get(place)
+                beyond_bytes = self._beyond_limit(entry, position, ledger, before)
+                is_lent = beyond_bytes > 0 or self._is_lent(entry, position, ledger, before, targets.get(place, 0))
+                if share.shrink_to_bytes is None and not is_lent:
+                    continue
+                said = self._resize_status(entry, position, ledger, before, targets.get(place, 0), beyond_bytes)
+                waits |= said.memory_bytes > (share.shrink_to_bytes or 0)
+                entries.append(said)
+        for said in self._orphaned(lost.values(), resizes):
+            waits = True
+            entries.append(said)
+        for current in running.values():
+            self.lender.answer(current.tenant)
+        self.lender.keep_only([current.tenant.key for current in running.values()])
         self._published = {place: since for place, since in self._published.items() if place in resizes}
         self.close()
         if waits:
@@ -118,12 +154,48 @@ class ShareResizer:
             self._timer.cancel()
             self._timer = None
 
-    def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation) -> bool:
+    def _note_losses(
+        self, running: Mapping[_Place, ShareLedger], lost: Mapping[str, ShareLedger], by_id: Mapping[str, Allocation]
+    ) -> None:
+        """Remember which shares have more than the ledger gives them, in case the GPUNode forgets it."""
+        there = (*running.values(), *lost.values())
+        self._cut = {share.tenant.key: self._cut.get(share.tenant.key, 0) for share in there}
+        self._lent &= lost.keys()
+        self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
+        for (identity, position), current in running.items():
+            own_bytes = by_id[identity].shares[position].memory_bytes
+            if max(current.tenant.memory_bytes, self._cut[current.tenant.key]) > own_bytes:
+                self._lent.add(current.tenant.key)
+
+    def _search_orphans(
+        self, node: GpuNode, running: Mapping[_Place, ShareLedger], targets: Mapping[_Place, int]
+    ) -> None:
+        """Search once for orphans of each share that the status says is lent memory, unless this arbiter lent it."""
+        there = {
+            (entry.id, at): (entry.pod.uid, share)
+            for entry in node.allocations
+            for at, share in enumerate(entry.shares)
+        }
+        self._explained &= there.keys()
+        searched = {}
+        for place in node.lent().keys() - self._explained:
+            uid = running[place].tenant.pod_uid if place in running else there[place][0]
+            if uid:  # otherwise the placer has not seen the pod yet
+                searched[place] = uid
+        if searched:
+            self.orphans.search(set(searched.values()))
+        self._explained |= searched.keys()
+        self._explained |= {place for place, lent_bytes in targets.items() if lent_bytes > there[place][1].memory_bytes}
+
+    def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation, target_bytes: int) -> bool:
         """Apply the allocation to one share. Return whether its memory limit is as it should be."""
         most_bytes, has_bytes = tenant.memory_bytes(node, entry, share.tenant.share), share.tenant.memory_bytes
-        counted_bytes = entry.shares[share.tenant.share].memory_bytes
+        most_bytes = min(most_bytes, target_bytes)
+        counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
         # Memory above the ledger's amount may already belong to another share, so it is taken even if it is in use.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
+        if now_bytes < has_bytes:
+            self._cut[share.tenant.key] = max(has_bytes, self._cut.get(share.tenant.key, 0))
         self._change(share, entry, now_bytes)
         if most_bytes < share.tenant.memory_bytes:
             self._shrink(share, tenant.updated(share.tenant, entry, most_bytes))
@@ -152,21 +224,82 @@ class ShareResizer:
             return
         logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
+    def _is_lent(
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int
+    ) -> bool:
+        """Whether the share has, or is about to get, more memory than the ledger gives it."""
+        share = entry.shares[position]
+        # A share that has lost its memory limit keeps what it is lent, and so has to report it, until it uses less.
+        if share.memory_limit_bytes is None and (before is None or before.memory_bytes <= share.memory_bytes):
+            return False
+        if ledger is None:  # its processes may still use an earlier agent's page
+            return f"{entry.pod.uid}-{position}" in self.ledgers.unreachable
+        return ledger.outdated or max(ledger.tenant.memory_bytes, target_bytes) > share.memory_bytes
+
+    def _beyond_limit(self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None) -> int:
+        """Return the bytes that the share may hold although no limit of ours allows it; 0 if it does not.
+
+        That is after a loss: of a record, or of a loan, when the GPUNode was restored to an earlier state.
+        """
+        own_bytes = entry.shares[position].memory_bytes
+        said_bytes = before.memory_bytes if before is not None and before.memory_bytes > own_bytes else 0
+        if said_bytes and self._is_held_by_orphans(entry, position, ledger):
+            return said_bytes
+        cut_bytes = self._cut.get(ledger.tenant.key, 0) if ledger is not None else 0
+        if ledger is None or not (said_bytes or cut_bytes):
+            return 0
+        if ledger.outdated:  # until then its processes may go by the earlier limit
+            return max(said_bytes, cut_bytes)
+        held_bytes = ledger.held_bytes()
+        if held_bytes <= max(ledger.tenant.memory_bytes, own_bytes):
+            self._cut[ledger.tenant.key] = 0
+            return 0
+        return min(held_bytes, MAX_BYTES)
+
+    def _is_held_by_orphans(self, entry: Allocation, position: int, ledger: ShareLedger | None) -> bool:
+        """Whether processes without a record may hold what the status says that the share is lent."""
+        pod_uid = ledger.tenant.pod_uid if ledger is not None else entry.pod.uid
+        return (entry.id, position) not in self._explained or self.orphans.exist(pod_uid)
+
+    def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
+        """Yield what shares without an allocation may have been lent.
+
+        A deleted GPUNode comes back without allocations and status. What is lent counts as soon as the placer restores
+        the allocation, but only if the status says so before.
+        """
+        for current in lost:
+            held, before = current.tenant, said.get((current.tenant.allocation, current.tenant.share))
+            if not held.allocation or held.key not in self._lent:
+                continue
+            is_same = before is not None and before.memory_bytes == held.memory_bytes
+            used_bytes = before.used_bytes if is_same and before else min(current.held_bytes(), MAX_BYTES)
+            has_bytes = max(held.memory_bytes, self._cut[held.key] and min(current.held_bytes(), MAX_BYTES))
+            yield Resize(held.allocation, held.share, has_bytes, used_bytes)
+
     def _resize_status(
-        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
+        self,
+        entry: Allocation,
+        position: int,
+        ledger: ShareLedger | None,
+        before: Resize | None,
+        target_bytes: int,
+        beyond_bytes: int,
     ) -> Resize:
         share = entry.shares[position]
-        wanted_bytes = share.shrink_to_bytes or 0
+        wanted_bytes = target_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
         if ledger is not None:
             # The limit is below the wanted size for a moment, while the published value is withdrawn. Processes write
             # `used_bytes` themselves: a value above the schema's maximum would make the API server reject the whole
             # status.
             has_bytes = max(ledger.tenant.memory_bytes, wanted_bytes)
+            if ledger.outdated and before is not None:  # processes may follow an earlier page
+                has_bytes = max(has_bytes, before.memory_bytes)
             used_bytes = min(ledger.held_bytes(), MAX_BYTES)
         elif f"{entry.pod.uid}-{position}" in self.ledgers.unreachable:
-            has_bytes = used_bytes = share.memory_bytes
+            has_bytes = used_bytes = max(share.memory_bytes, before.memory_bytes if before is not None else 0)
         else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0
+        has_bytes = max(has_bytes, beyond_bytes)
         if before is None or before.memory_bytes != has_bytes:
             return Resize(entry.id, position, has_bytes, used_bytes)
         # A value that changes all the time is not written every second, and not at all once the resize is done.
@@ -193,65 +326,3 @@ def _log_fields(renewed: tenant.Tenant) -> dict[str, object]:
         "memory_bytes": renewed.memory_bytes,
         "compute": compute,
     }
-
-
-@dataclasses.dataclass(frozen=True)
-class DepartedShares:
-    """A share lookup that answers once the share's memory is free of departed shares, for a limited time.
-
-    `kubectl delete --force` removes a pod, and so its share, at once. Its processes run until the kubelet has killed
-    them, so the next share on that GPU would find less memory than it was promised. Memory of processes without the
-    library is unknown, and not waited for.
-
-    node: returns the GPUNode, or None if unknown. gpu_bytes: returns a GPU's total memory by UUID, or 0 if unknown.
-    """
-
-    lookup: ShareLookup
-    ledgers: ShareLedgers
-    _: dataclasses.KW_ONLY
-    node: Callable[[], GpuNode | None]
-    gpu_bytes: Callable[[str], int]
-    wait_seconds: float = WAIT_SECONDS
-
-    async def tenant(self, container: Container) -> Tenant | Refusal:
-        """Return the container's share, or the reason why it has none or its memory is still in use."""
-        tenant = await self.lookup.tenant(container)
-        if isinstance(tenant, Refusal):
-            return tenant
-        deadline = asyncio.get_running_loop().time() + self.wait_seconds
-        while (node := self.node()) is not None:
-            problem = departed_holders(tenant, self.ledgers.uses(), node, self.gpu_bytes)
-            if problem is None:
-                break
-            if asyncio.get_running_loop().time() > deadline:
-                return Refusal(problem) if problem else tenant
-            await asyncio.sleep(POLL_SECONDS)
-        return tenant
-
-
-def departed_holders(
-    tenant: Tenant, uses: Iterable[ShareUse], node: GpuNode, gpu_bytes: Callable[[str], int]
-) -> str | None:
-    """Name, in a sentence, the deleted pods which hold the share's memory; None if none do, "" if `node` may be old."""
-    is_old = find_allocation(tenant, node) is None
-    departed = [use for use in uses if use.tenant.key != tenant.key and find_allocation(use.tenant, node) is None]
-    if not departed and not is_old:
-        return None
-    for grant in tenant.grants:
-        given = sum(
-            ledger.held(entry, grant.uuid)[1] for entry in node.allocations if not entry.is_backfill_reservation
-        )
-        held = {f"{use.tenant.namespace}/{use.tenant.pod}": _held(use, grant.uuid) for use in departed}
-        total, mine = gpu_bytes(grant.uuid), grant.memory_bytes if is_old else 0
-        if total and given + mine + sum(held.values()) > total:
-            names = ", ".join(name for name, bytes_held in held.items() if bytes_held)
-            return names and (
-                f"processes of {names}, which was deleted, still hold {quantity.format_bytes(sum(held.values()))} of "
-                f"{grant.uuid}, so this share's memory is not free yet: restart the container once they have ended"
-            )
-    return None
-
-
-def _held(use: ShareUse, uuid: str) -> int:
-    amounts = zip(use.tenant.grants, use.used_bytes, use.overhead_bytes, strict=True)
-    return sum(used + overhead for grant, used, overhead in amounts if grant.uuid == uuid)

@@ -47,6 +47,7 @@ class Tenant:
     allocation: str = ""  # its id; empty in records of agents without resizing
     group: str = ""  # namespace and name; the group's shares are scheduled together
     isolation: Isolation = Isolation.ARBITER
+    memory_limit_bytes: int | None = None  # up to which memory may be lent to it
 
     @property
     def memory_bytes(self) -> int:
@@ -125,7 +126,8 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
     # socket.
     for position, share in enumerate(entry.shares):
         if called is None or called in share.containers:
-            grants = _grants(share, memory_bytes(node, entry, position))
+            # Lent memory is left out: the arbiter raises the limit once it knows what the GPUNode says now.
+            grants = _grants(share, min(share.memory_bytes, memory_bytes(node, entry, position)))
             group = pod.annotations_of(manifest).get(contract.GROUP, "").strip()
             gang = f"{namespace}/{group}" if group else ""
             tenant = Tenant(
@@ -139,6 +141,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
                 allocation=entry.id,
                 group=gang,
                 isolation=entry.labels.isolation,
+                memory_limit_bytes=share.memory_limit_bytes,
             )
             return invalid(tenant) or tenant
     return Refusal(f"the container {called} of the pod {namespace}/{name} has no share of a GPU")
@@ -197,22 +200,41 @@ def find_allocation(tenant: Tenant, node: GpuNode) -> Allocation | None:
 
 
 def updated(tenant: Tenant, entry: Allocation, memory_bytes: int) -> Tenant:
-    grants = _grants(entry.shares[tenant.share], memory_bytes)
+    share = entry.shares[tenant.share]
     return dataclasses.replace(
-        tenant, grants=grants, latency=entry.latency, allocation=entry.id, isolation=entry.labels.isolation
+        tenant,
+        grants=_grants(share, memory_bytes),
+        latency=entry.latency,
+        allocation=entry.id,
+        isolation=entry.labels.isolation,
+        memory_limit_bytes=share.memory_limit_bytes,
     )
 
 
 def memory_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
     """Return the highest memory limit that the share may have on each of its GPUs.
 
-    That is the ledger's amount, or less while the share shrinks. It never exceeds the amount in the GPUNode's status,
-    because the placer may be giving the rest to another share.
+    That is the ledger's amount, less while the share shrinks, or more while memory is lent to it. It never exceeds the
+    amount in the GPUNode's status, because the placer may be giving the rest to another share.
     """
     share = entry.shares[position]
-    said = (resize.memory_bytes for resize in node.resizes if (resize.allocation, resize.share) == (entry.id, position))
-    asked = share.memory_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
-    return min(share.memory_bytes, asked, *said)
+    said = published_bytes(node, entry.id, position)
+    if share.shrink_to_bytes is not None:
+        return min(share.memory_bytes, share.shrink_to_bytes, said or share.memory_bytes)
+    if said is None or said > share.memory_bytes:
+        return max(share.memory_bytes, min(said or 0, share.memory_limit_bytes or 0))
+    return said
+
+
+def counted_bytes(node: GpuNode, entry: Allocation, position: int) -> int:
+    """Return the memory that the ledger counts for the share on each of its GPUs, lent memory included."""
+    return max(entry.shares[position].memory_bytes, published_bytes(node, entry.id, position) or 0)
+
+
+def published_bytes(node: GpuNode, identity: str, position: int) -> int | None:
+    """Return the share's limit in the GPUNode's status; None if it has no entry."""
+    said = (resize for resize in node.resizes if (resize.allocation, resize.share) == (identity, position))
+    return next((resize.memory_bytes for resize in said), None)
 
 
 def raw_uuid(text: str) -> bytes:

@@ -111,6 +111,11 @@ def lease(data: bytes) -> Lease:
     return Lease(*_LEASE.unpack_from(data, _HEADER.size))
 
 
+def refused_charge(data: bytes) -> Lease | None:
+    """Decode the refused charge in a RECLAIM: GPU, 0 and bytes; None if it names none."""
+    return lease(data) if len(data) >= _HEADER.size + _LEASE.size else None
+
+
 def opened(said: Lease) -> bytes:
     return _message(contract.MESSAGE_OPEN, _LEASE.pack(said.gpu, said.flags, said.number))
 

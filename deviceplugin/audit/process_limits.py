@@ -278,7 +278,9 @@ def _compared(
                 if running is not None:
                     share = _measured(share, running, gpu, beyond)
                     without = sum(member.with_library is False for member in running.members)
-                    may_bytes = {ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)}
+                    own_bytes, most_bytes = ledger_share.memory_bytes, tenant.memory_bytes(node, entry, position)
+                    # The limit rises after the status, and falls before it.
+                    may_bytes = range(own_bytes, most_bytes + 1) if most_bytes > own_bytes else {own_bytes, most_bytes}
                     if entry.labels.isolation is Isolation.NONE:
                         may_bytes = {tenant.UNLIMITED_BYTES}
                     reason = f"the library is not loaded in {without} of its {share.processes} processes"

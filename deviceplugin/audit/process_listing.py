@@ -29,7 +29,6 @@ from gpushare.refusal import Refusal
 
 LIBRARY: Final = PurePosixPath(contract.CONTAINER_LIBRARY).name
 CONTAINER_SECONDS: Final = 0.25  # per scan, for the mappings of one container's processes
-LEDGER: Final = f"/memfd:{pages.LEDGER_NAME} (deleted)"  # a mapped ledger's name in /proc/PID/maps
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -228,7 +227,7 @@ class ProcessScanner:
         if mapped is None:
             return None, False
         with_library = LIBRARY in {PurePosixPath(path).name for path in mapped}
-        return with_library, start_ticks < self.lost_ticks() and LEDGER in mapped
+        return with_library, start_ticks < self.lost_ticks() and pages.MAPPED_LEDGER in mapped
 
 
 def _charged(groups: Sequence[RunningShare], uuid: str) -> dict[ProcessIdentity, tuple[int, int]]:

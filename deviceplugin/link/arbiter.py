@@ -188,6 +188,8 @@ class Arbiter:
     def apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
         """Have this GPUNode applied to all shares. The result is the resizes that its status should have."""
         there = {entry.id: entry for entry in self.lookup.as_devices(node).allocations}
+        if node.unread:  # they may hold the memory that is free otherwise, so nothing is lent
+            there = {identity: _without_memory_limits(entry) for identity, entry in there.items()}
         for gone in self._entries.keys() - there.keys():
             self.channel.send(messages.AllocationGone(gone))
         for identity, entry in there.items():
@@ -304,6 +306,11 @@ class Arbiter:
             self.channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
             self.channel.send(messages.Identified(container, None, str(tenant)))
+
+
+def _without_memory_limits(entry: Allocation) -> Allocation:
+    shares = tuple(dataclasses.replace(share, memory_limit_bytes=None) for share in entry.shares)
+    return dataclasses.replace(entry, shares=shares)
 
 
 def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:

@@ -86,11 +86,13 @@ class LimitInputs:
         """
         share, place = entry.shares[position], (entry.id, position)
         said = (resize.memory_bytes for resize in node.resizes if (resize.allocation, resize.share) == place)
-        if share.shrink_to_bytes is None:
-            return min((share.memory_bytes, *said))
         applied = (resize.memory_bytes for resize in self.applied if (resize.allocation, resize.share) == place)
-        lowered_bytes = max(share.shrink_to_bytes, next(applied, share.memory_bytes))
-        return min(share.memory_bytes, lowered_bytes, *said)
+        applied_bytes = next(applied, share.memory_bytes)
+        if share.shrink_to_bytes is None:
+            # Lent memory counts while it is published and the arbiter has not lowered it.
+            may_bytes = tenant.memory_bytes(node, entry, position)
+            return min(may_bytes, max(share.memory_bytes, applied_bytes))
+        return min(share.memory_bytes, max(share.shrink_to_bytes, applied_bytes), *said)
 
     def hard_bytes(self, gpu: str, share_key: str, memory_bytes: int) -> int:
         """Return the limit for a share with this much memory. The driver accepts none above the GPU's memory."""
@@ -183,16 +185,17 @@ def lowered(node: GpuNode, resizes: Iterable[Resize], inputs: LimitInputs) -> di
 
     Resizes that are published are left out: their memory may belong to another share by now.
     """
-    given = {(entry.id, position): share for entry in node.allocations for position, share in enumerate(entry.shares)}
+    now = {(resize.allocation, resize.share): resize.memory_bytes for resize in resizes}
     published = {(resize.allocation, resize.share): resize.memory_bytes for resize in node.resizes}
     found: dict[str, dict[int, int]] = {}
-    for resize in resizes:
-        place = (resize.allocation, resize.share)
-        share = given.get(place)
-        if share is None or not inputs.gpus.keys() & share.gpu_uuids:
-            continue
-        if resize.memory_bytes < share.memory_bytes and published.get(place) != resize.memory_bytes:
-            found.setdefault(resize.allocation, {})[resize.share] = share.memory_bytes
+    for entry in node.allocations:
+        for position, share in enumerate(entry.shares):
+            said_bytes = published.get((entry.id, position))
+            counted_bytes = max(share.memory_bytes, said_bytes or 0)
+            now_bytes = now.get((entry.id, position), share.memory_bytes)
+            is_new = now_bytes < counted_bytes and now_bytes != said_bytes
+            if is_new and inputs.gpus.keys() & share.gpu_uuids:
+                found.setdefault(entry.id, {})[position] = counted_bytes
     return found
 
 
@@ -210,13 +213,13 @@ def confirmed(
     for state in states or ():
         if not state.wanted.container and (state.problem or state.limits.used_bytes > state.wanted.hard_bytes):
             used[state.wanted.pod_uid] = max(used.get(state.wanted.pod_uid, 0), state.limits.used_bytes)
-    result = []
-    for resize in resizes:
-        counted_bytes = lowered.get(resize.allocation, {}).get(resize.share)
-        uid = pods.get(resize.allocation)
-        if counted_bytes is not None and uid is not None and (states is None or uid in used):
-            used_bytes = max(resize.used_bytes, used.get(uid, 0))
-            result.append(dataclasses.replace(resize, memory_bytes=counted_bytes, used_bytes=used_bytes))
-        else:
-            result.append(resize)
-    return tuple(result)
+    result = {(resize.allocation, resize.share): resize for resize in resizes}
+    for identity, counted in lowered.items():
+        uid = pods.get(identity)
+        if uid is None or (states is not None and uid not in used):
+            continue
+        for position, counted_bytes in counted.items():
+            known = result.get((identity, position), Resize(identity, position, 0, 0))
+            used_bytes = max(known.used_bytes, used.get(uid, 0))
+            result[identity, position] = dataclasses.replace(known, memory_bytes=counted_bytes, used_bytes=used_bytes)
+    return tuple(result[place] for place in sorted(result))

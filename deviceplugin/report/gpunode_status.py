@@ -122,7 +122,8 @@ class GpuNodeStatus:
             more=more,
         )
         config = config_status.config
-        is_cut_anew = _partitions(gpus) != _partitions(node.gpus)
+        must_be_current = _partitions(gpus) != _partitions(node.gpus) or resizes != () or node.resizes != ()
+        must_be_current |= any(share.memory_limit_bytes for entry in node.allocations for share in entry.shares)
         node = dataclasses.replace(node, gpus=gpus, config=config, conditions=said, resizes=resizes)
         wanted = codec.to_status(node)
         current = document.get("status")
@@ -130,18 +131,23 @@ class GpuNodeStatus:
             self.written = True
             return
         # A merge patch replaces whole lists, which is right because no one else writes these.
-        body: dict[str, Any] = {"status": wanted}
-        if resizes or is_cut_anew:
-            # The placer gives away memory that these resizes free, and shares must fit the GPU's partitions, so both
-            # must match the GPUNode's current version.
+        body: dict[str, Any] = {"status": {"lent": None} | wanted}
+        if must_be_current or "resizes" not in (current or {}):
+            # The placer gives away memory that is free by these resizes, and shares must fit the GPU's partitions, so
+            # both must match the GPUNode's current version.
             body["metadata"] = {"resourceVersion": node.version}
+        else:
+            # A write that arrives late must not withdraw what was lent since.
+            body["status"] = {key: value for key, value in wanted.items() if key not in {"resizes", "lent"}}
         try:
             answer = await self._api.patch(f"{contract.GPUNODE_PATH}/{self._name}/status", body)
         except api_errors.Conflict:
             self._gpunode.update(await self._api.get(f"{contract.GPUNODE_PATH}/{self._name}"), instead_of=document)
             raise
         self._gpunode.update(answer, instead_of=document)
-        self._accepted = (wanted, answer.get("status"))
+        stored = answer.get("status") or {}
+        has_resizes = all(stored.get(key) == wanted.get(key) for key in ("resizes", "lent"))
+        self._accepted = (wanted, stored) if has_resizes else None
         self.written = True
         logger.info("Wrote the GPUNode's status", extra={"node": self._name, "gpus": len(self._state.gpus.gpus)})
 

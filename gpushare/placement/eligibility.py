@@ -45,7 +45,7 @@ def needs_of(
     part: DemandKey, constraints: Constraints, kinds: Sequence[Gpu | None], facts: Sequence[Gpu | None] = ()
 ) -> Needs:
     """Return the needs of a part for these kinds and facts."""
-    share = Share(part.request_percent, 100, part.memory)
+    share = Share(part.request_percent, 100, part.memory, part.memory_limit)
     sizes = [0 if kind is None else kind.memory_bytes for kind in kinds]
     asked = [0 if kind is None else part.memory.on(kind.memory_bytes) for kind in kinds]
     memory_percent = np.array(

@@ -17,7 +17,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
-from gpushare import ledger, mig_shares, quantity
+from gpushare import contract, ledger, mig_shares, quantity
 from gpushare.allocation import Isolation, Share
 from gpushare.gpunode import Gpu, Mode
 from gpushare.modes.hardware_gpu import MAX_MPS_CLIENTS
@@ -190,10 +190,18 @@ def _uuid(ask: FilterInput) -> Verdict:
 
 
 def _size(ask: FilterInput) -> Verdict:
-    least = max(ask.constraints.min_memory_bytes, ask.memory_bytes)
+    least, limit, key = max(ask.constraints.min_memory_bytes, ask.memory_bytes), ask.share.memory_limit, ""
+    if limit is not None:
+        limit_bytes = limit.on(ask.gpu.memory_bytes)
+        if limit_bytes < ask.memory_bytes:
+            said = f"{contract.MEMORY_LIMIT} is {quantity.format_bytes(limit_bytes)} of it"
+            return f"is too small: {said}, less than the requested {quantity.format_bytes(ask.memory_bytes)}", 7.0
+        if limit_bytes > least:
+            least, key = limit_bytes, f" ({contract.MEMORY_LIMIT})"
     if ask.gpu.memory_bytes >= least:
         return None
-    return f"has {quantity.format_bytes(ask.gpu.memory_bytes)} in total, less than {quantity.format_bytes(least)}", 7.0
+    total, wanted = map(quantity.format_bytes, (ask.gpu.memory_bytes, least))
+    return f"has {total} in total, less than {wanted}{key}", 7.0
 
 
 def _isolation(ask: FilterInput) -> Verdict:
@@ -282,7 +290,8 @@ def _memory(ask: FilterInput) -> Verdict:
         return None
     total = quantity.format_bytes(ask.gpu.memory_bytes)
     reserved = _reserved(ask, lambda held: held[1], quantity.format_bytes)
-    return f"has {quantity.format_bytes(max(0, amount.free))} of {total} free{reserved}", amount.shortfall
+    lent = f", {quantity.format_bytes(ask.used.lent_bytes)} is lent to its pods" if ask.used.lent_bytes else ""
+    return f"has {quantity.format_bytes(max(0, amount.free))} of {total} free{reserved}{lent}", amount.shortfall
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:

@@ -140,7 +140,7 @@ def _meanwhile(
     """Return the usage of each GPU during these steps of a pod with these shares."""
     held = {uuid: ledger.taken(own.get(uuid, ()), steps) for uuid in used}
     return {
-        uuid: GpuUse(use.request_percent + held[uuid][0], use.memory_bytes + held[uuid][1], use.holders)
+        uuid: GpuUse(use.request_percent + held[uuid][0], use.memory_bytes + held[uuid][1], use.holders, use.lent_bytes)
         for uuid, use in used.items()
     }
 

@@ -188,6 +188,7 @@ def _reason(
         100 - int(left.compute[row, column]),
         gpu.memory_bytes - int(left.memory[row, column]),
         view.used[gpu.uuid].holders,
+        view.used[gpu.uuid].lent_bytes,
     )
     verdict = filters.reject(filters.FilterInput(gpu, taken, share, shape.constraints))
     if verdict is None:

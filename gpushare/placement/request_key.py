@@ -17,6 +17,7 @@ class DemandKey:
     request_percent: int
     memory: Memory
     steps: Steps = ALL_STEPS
+    memory_limit: Memory | None = None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -32,7 +33,13 @@ class RequestKey:
     def for_request(cls, request: Request, *, policy: str, host: Host = NO_HOST) -> RequestKey:
         """Return the key of a request; `policy` applies if it names none."""
         parts = tuple(
-            DemandKey(demand.gpus, demand.share.request_percent, demand.share.memory, demand.steps)
+            DemandKey(
+                demand.gpus,
+                demand.share.request_percent,
+                demand.share.memory,
+                demand.steps,
+                demand.share.memory_limit,
+            )
             for demand in in_order(request)
         )
         return cls(parts, request.constraints, request.policy or policy, host)

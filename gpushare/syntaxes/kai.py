@@ -122,19 +122,17 @@ def _per_container(manifest: PodJson) -> tuple[Shares, Isolation | None]:
     if len(isolations) > 1:
         key = [*isolations.values()][-1]
         raise _wrong(annotations, key, "differs from another container's: all shares of a pod have one isolation")
-    shares: Shares = {
-        (name,): SpelledShare(memory=_amount(annotations, name, memory[name])) for name in names if name in memory
-    }
+    shares: Shares = {(name,): _of_container(annotations, name, memory[name]) for name in names if name in memory}
     return shares, next(iter(isolations), None)
 
 
-def _amount(annotations: Mapping[str, str], name: str, memory: Mapping[str, int]) -> str:
-    if len({*memory.values()}) > 1:
-        key = f"{_PER_CONTAINER}{name}.gpu-memory.limit"
-        raise _wrong(
-            annotations, key, "differs from the request, and gpushare has one amount for both: make them equal"
-        )
-    return quantity.format_exactly(next(iter(memory.values())))
+def _of_container(annotations: Mapping[str, str], name: str, memory: Mapping[str, int]) -> SpelledShare:
+    least, most = min(memory.values()), max(memory.values())
+    if memory.get("gpu-memory.limit", most) < most:
+        raise _wrong(annotations, f"{_PER_CONTAINER}{name}.gpu-memory.limit", "is less than the request: raise it")
+    return SpelledShare(
+        memory=quantity.format_exactly(least), memory_limit=quantity.format_exactly(most) if most > least else ""
+    )
 
 
 def _bytes(annotations: Mapping[str, str], key: str) -> int:

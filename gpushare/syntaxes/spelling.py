@@ -22,12 +22,13 @@ Shares = dict[tuple[str, ...], "SpelledShare"]  # by the names of the containers
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class SpelledShare:
-    """A share on each of `gpus` GPUs. request, limit: percent, None for the default. memory: as annotations have it."""
+    """A share on each of `gpus` GPUs. request, limit: percent, None for the default. memory's: as annotations are."""
 
     request: int | None = None
     limit: int | None = None
     memory: str = ""
     gpus: int = 1
+    memory_limit: str = ""
 
     def annotations(self) -> Iterator[tuple[str, str]]:
         """Yield gpushare's keys and values."""
@@ -37,6 +38,8 @@ class SpelledShare:
             yield contract.LIMIT, quantity.format_compute(self.limit)
         if self.memory:
             yield contract.MEMORY, self.memory
+        if self.memory_limit:
+            yield contract.MEMORY_LIMIT, self.memory_limit
         if self.gpus != 1:
             yield contract.GPUS, str(self.gpus)
 

@@ -18,7 +18,7 @@
 #define MESSAGE_HELLO 1     /* library -> arbiter */
 #define MESSAGE_WELCOME 2   /* arbiter -> library, with two descriptors: limits, ledger */
 #define MESSAGE_REFUSED 3   /* arbiter -> library: one sentence */
-#define MESSAGE_RECLAIM 4   /* library -> arbiter: refund the bytes of dead processes */
+#define MESSAGE_RECLAIM 4   /* library -> arbiter: refund the bytes of dead processes, and lend memory if it asks */
 #define MESSAGE_RECLAIMED 5 /* arbiter -> library: bytes freed */
 #define MESSAGE_WANT 6      /* library -> arbiter: a launch is waiting */
 #define MESSAGE_OPEN 7      /* arbiter -> library: launch until REVOKE; the same lease again changes its flags */
@@ -76,7 +76,8 @@ typedef struct {
     uint32_t gpu; /* index of the record in the limits page */
     uint32_t flags;
     uint64_t lease;
-} wire_lease_t; /* in MEASURE and MEASURED, `flags` is the request's number and `lease` the bytes */
+} wire_lease_t; /* in MEASURE and MEASURED, `flags` is the request's number and `lease` the bytes; in RECLAIM, `lease`
+                   too */
 
 /* The limits page. The arbiter writes it; the library only reads it. */
 #define PAGE_SIZE 4096
@@ -92,7 +93,7 @@ typedef struct {
     uint64_t context_bytes;       /* the charge for a process's first context, before it is created */
     uint32_t turn_begin_permille; /* start of its turn in each 100 ms while there is no arbiter */
     uint32_t turn_permille;       /* length of the turn; 0: not set */
-    uint8_t reserved[8];
+    uint64_t burst_bytes;         /* up to which the arbiter may raise memory_bytes when asked; 0: not set */
 } limits_record_t;
 
 typedef struct {

@@ -65,7 +65,7 @@ static CUresult attempt_once(const request_t *request, cache_t *cache, attempt_t
 
 static CUresult allocate_from(const request_t *request, cache_t *cache, CUdeviceptr *pointer, size_t bytes) {
     CUresult result = CUDA_ERROR_OUT_OF_MEMORY;
-    if (bytes > share_limit_bytes(cache->gpu))
+    if (bytes > share_most_bytes(cache->gpu))
         return charge_refused(cache->gpu, bytes);
     for (attempt_t attempt = ATTEMPT_FIRST; attempt < ATTEMPTS && result == CUDA_ERROR_OUT_OF_MEMORY; attempt++) {
         if (attempt == ATTEMPT_WAITED)

@@ -172,10 +172,10 @@ static bool finish(arbiter_map_pages_t *map_pages) {
 
 /* Send RECLAIM and return its number: it is answered once that many answers have come. Returns false if it cannot be
  * sent now. */
-static bool request_reclaim(uint32_t *number_p) {
+static bool request_reclaim(uint32_t gpu, uint64_t bytes, uint32_t *number_p) {
     pthread_mutex_lock(&arbiter.mutex);
     bool reclaim_requests =
-        __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_request_reclaim(arbiter.socket);
+        __atomic_load_n(&arbiter.connected, __ATOMIC_SEQ_CST) && wire_request_reclaim(arbiter.socket, gpu, bytes);
     if (reclaim_requests)
         *number_p = ++arbiter.reclaim_requests;
     pthread_mutex_unlock(&arbiter.mutex);
@@ -198,7 +198,7 @@ bool arbiter_reconnect(arbiter_map_pages_t *map_pages) {
     if (!finish(map_pages))
         return false;
     __atomic_store_n(&arbiter.connected, true, __ATOMIC_SEQ_CST);
-    (void)request_reclaim(&number);
+    (void)request_reclaim(0, 0, &number);
     return true;
 }
 
@@ -227,9 +227,9 @@ static uint32_t wait_for(const uint32_t *word, uint32_t number, uint64_t until_n
 
 /* Waiting for just any answer would be wrong: it may belong to another thread's request, sent before the bytes were
  * freed. */
-void arbiter_reclaim(void) {
+void arbiter_reclaim(uint32_t gpu, uint64_t bytes) {
     uint32_t number;
-    if (request_reclaim(&number))
+    if (request_reclaim(gpu, bytes, &number))
         (void)wait_for(&arbiter.reclaimed, number, now_ns() + ANSWER_TIMEOUT_NS);
 }
 

@@ -29,8 +29,9 @@ bool arbiter_reconnect(arbiter_map_pages_t *map_pages);
 int arbiter_descriptor(void);
 uint64_t arbiter_wake_ns(void);
 
-/* From any thread: ask for the bytes of dead processes and wait until they are refunded, at most three seconds. */
-void arbiter_reclaim(void);
+/* From any thread: ask for the bytes of dead processes and wait until they are refunded, at most three seconds. bytes:
+ * of a charge on this GPU that was refused, for which the arbiter may raise the limit; 0: none. */
+void arbiter_reclaim(uint32_t gpu, uint64_t bytes);
 
 /* Likewise: ask how much of the GPU's memory no process is known to hold, measured after the request. One thread at
  * a time. Returns false without an answer. */

@@ -272,7 +272,9 @@ wire_next_t wire_next(int socket, wire_lease_t *lease) {
     return measured ? WIRE_MEASURED : WIRE_LEASE;
 }
 
-bool wire_request_reclaim(int socket) {
+bool wire_request_reclaim(int socket, uint32_t gpu, uint64_t bytes) {
+    if (bytes > 0)
+        return wire_send_lease(socket, MESSAGE_RECLAIM, gpu, 0, bytes);
     wire_header_t question = header_of(MESSAGE_RECLAIM, sizeof question);
     return send_message(socket, &question, sizeof question);
 }

@@ -37,6 +37,7 @@ bool wire_send_lease(int socket, unsigned type, uint32_t gpu, uint32_t flags, ui
 typedef enum { WIRE_NOTHING, WIRE_LEASE, WIRE_RECLAIMED, WIRE_MEASURED, WIRE_UNKNOWN, WIRE_END } wire_next_t;
 /* Read the next message without waiting. `lease` also receives the answer to MEASURE. */
 wire_next_t wire_next(int socket, wire_lease_t *lease);
-bool wire_request_reclaim(int socket);
+/* bytes: of a charge on this GPU that was refused, for which memory may be lent; 0: none. */
+bool wire_request_reclaim(int socket, uint32_t gpu, uint64_t bytes);
 
 #endif

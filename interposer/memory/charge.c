@@ -37,7 +37,18 @@ CUresult charge_refused(uint32_t gpu, uint64_t bytes) {
     uint64_t used_bytes = share_used_bytes(gpu);
     bool fits = used_bytes <= limit_bytes &&
                 bytes <= limit_bytes - used_bytes; /* the GPU itself is full, or memory was freed meanwhile */
-    if (!fits && !__atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
+    uint64_t most_bytes = share_most_bytes(gpu);
+    if (fits || __atomic_exchange_n(&reported, true, __ATOMIC_RELAXED))
+        return CUDA_ERROR_OUT_OF_MEMORY;
+    if (most_bytes > limit_bytes && used_bytes <= most_bytes && bytes <= most_bytes - used_bytes)
+        report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
+               " MiB are in use, and the GPU has too little free to lend it more (gpushare.io/memory-limit)",
+               mebibytes(bytes), mebibytes(used_bytes), mebibytes(limit_bytes));
+    else if (share_burst_bytes(gpu) > 0)
+        report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
+               " MiB are in use (gpushare.io/memory-limit)",
+               mebibytes(bytes), mebibytes(used_bytes), mebibytes(most_bytes));
+    else
         report("%" PRIu64 " MiB refused: %" PRIu64 " of the container's %" PRIu64
                " MiB are in use (gpushare.io/memory)",
                mebibytes(bytes), mebibytes(used_bytes), mebibytes(limit_bytes));
@@ -50,7 +61,7 @@ CUresult charge_silently(const place_t *place, uint64_t bytes) {
     /* Zero bytes are allowed even if the driver's own memory has pushed the share over its limit. */
     if (bytes == 0 || share_charge(place->gpu, bytes))
         return CUDA_SUCCESS;
-    if (bytes > share_limit_bytes(place->gpu))
+    if (bytes > share_most_bytes(place->gpu))
         return CUDA_ERROR_OUT_OF_MEMORY;
     /* Before reporting out of memory, trim pools, as the driver does, and find out whether exported memory is gone. */
     if (cache_trim(place->gpu) && share_charge(place->gpu, bytes))

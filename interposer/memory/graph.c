@@ -108,7 +108,7 @@ static bool may_fit(const start_t *start) {
     entry_t entry;
     for (uint32_t gpu = 0; gpu < share_gpu_count(); gpu++) {
         if (table_get(&execs, key_of(start->exec, gpu), &entry) && entry.count == 0 &&
-            entry.bytes > share_limit_bytes(gpu))
+            entry.bytes > share_most_bytes(gpu))
             return false;
     }
     return true;

@@ -8,6 +8,10 @@ uint64_t quota_limit_bytes(const quota_t *quota) {
     return __atomic_load_n(&quota->limits->gpu[quota->gpu].memory_bytes, __ATOMIC_SEQ_CST);
 }
 
+uint64_t quota_burst_bytes(const quota_t *quota) {
+    return __atomic_load_n(&quota->limits->gpu[quota->gpu].burst_bytes, __ATOMIC_SEQ_CST);
+}
+
 /* Returns false on overflow. */
 static bool sum(const quota_t *quota, uint64_t *used_bytes_p) {
     *used_bytes_p = __atomic_load_n(&quota->limits->gpu[quota->gpu].overhead_bytes, __ATOMIC_SEQ_CST);

@@ -45,5 +45,7 @@ void quota_uncertain(const quota_t *quota, uint64_t bytes);
 /* The use of all processes of the container, including what was measured beyond their charges, and their limit. */
 uint64_t quota_used_bytes(const quota_t *quota);
 uint64_t quota_limit_bytes(const quota_t *quota);
+/* The limit up to which the arbiter may lend memory; 0: it does not. */
+uint64_t quota_burst_bytes(const quota_t *quota);
 
 #endif

@@ -24,6 +24,12 @@ static struct {
     wire_isolation_t isolation;
 } share;
 
+/* The charge that was refused to this thread last. */
+static _Thread_local __attribute__((tls_model("initial-exec"))) struct {
+    uint32_t gpu;
+    uint64_t bytes;
+} refused;
+
 void share_unmap(void) {
     if (share.limits != NULL)
         munmap((void *)share.limits, PAGE_SIZE);
@@ -121,8 +127,11 @@ static bool charge(uint32_t gpu, uint64_t bytes) {
     for (;;) {
         quota_t quota = quota_of(gpu);
         bool charged = quota_charge(&quota, bytes);
-        if (__atomic_load_n(&share.limits, __ATOMIC_SEQ_CST) == quota.limits)
+        if (__atomic_load_n(&share.limits, __ATOMIC_SEQ_CST) == quota.limits) {
+            refused.gpu = gpu;
+            refused.bytes = charged ? 0 : bytes;
             return charged;
+        }
         if (charged)
             quota_refund(&quota, bytes);
     }
@@ -137,21 +146,26 @@ static void back_off(void) {
     pause_ns(RACE_PAUSE_NS * (1 + share.slot % 8));
 }
 
+static void reclaim(void) {
+    bool may_burst = refused.bytes > 0 && share_most_bytes(refused.gpu) > share_limit_bytes(refused.gpu);
+    arbiter_reclaim(refused.gpu, may_burst ? refused.bytes : 0);
+}
+
 bool share_charge(uint32_t gpu, uint64_t bytes) {
     if (charge(gpu, bytes))
         return true;
-    if (bytes > share_limit_bytes(gpu))
+    if (bytes > share_most_bytes(gpu))
         return false;
     back_off();
     if (charge(gpu, bytes))
         return true;
-    arbiter_reclaim();
+    reclaim();
     return charge(gpu, bytes);
 }
 
 void share_reclaim(void) {
     back_off();
-    arbiter_reclaim();
+    reclaim();
 }
 
 void share_refund(uint32_t gpu, uint64_t bytes) {
@@ -177,6 +191,17 @@ bool share_tracks_certain(void) {
 uint64_t share_limit_bytes(uint32_t gpu) {
     quota_t quota = quota_of(gpu);
     return quota_limit_bytes(&quota);
+}
+
+uint64_t share_burst_bytes(uint32_t gpu) {
+    quota_t quota = quota_of(gpu);
+    return quota_burst_bytes(&quota);
+}
+
+uint64_t share_most_bytes(uint32_t gpu) {
+    uint64_t limit_bytes = share_limit_bytes(gpu);
+    uint64_t burst_bytes = share_burst_bytes(gpu);
+    return burst_bytes > limit_bytes ? burst_bytes : limit_bytes;
 }
 
 uint64_t share_used_bytes(uint32_t gpu) {

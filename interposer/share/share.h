@@ -22,11 +22,11 @@ bool share_is_mapped(void);
 uint32_t share_find_gpu(const uint8_t uuid[16]);
 
 /* Charge the bytes. Returns false, and charges nothing, if the container would exceed its limit even after a second
- * try and after the arbiter has refunded the bytes of dead processes. */
+ * try and after the arbiter has refunded the bytes of dead processes and lent what it can. */
 bool share_charge(uint32_t gpu, uint64_t bytes);
 /* A single try, without waiting. */
 bool share_try_charge(uint32_t gpu, uint64_t bytes);
-/* The step before the last try of share_charge. Waits for the arbiter. */
+/* The step before the last try of share_charge. Waits for the arbiter, which may lend what this thread was refused. */
 void share_reclaim(void);
 void share_refund(uint32_t gpu, uint64_t bytes);
 
@@ -49,6 +49,9 @@ const wire_isolation_t *share_isolation(void);
 bool share_rejoin(const wire_welcome_result_t *welcome);
 
 uint64_t share_limit_bytes(uint32_t gpu);
+/* The limit up to which the arbiter may lend memory; 0: it does not. The larger of both limits. */
+uint64_t share_burst_bytes(uint32_t gpu);
+uint64_t share_most_bytes(uint32_t gpu);
 uint64_t share_used_bytes(uint32_t gpu);
 
 /* The memory that a context on this GPU is known to take; 0: unknown. */

@@ -30,6 +30,7 @@ _STAYS = "the request stays, and is carried out as soon as possible"
 @click.option("--request", metavar="0.5", help="Guaranteed compute as a fraction of one GPU")
 @click.option("--limit", metavar="1", help="Maximum compute while the GPU has idle time")
 @click.option("--memory", metavar="8Gi", help="Device memory, such as 8Gi or 25%")
+@click.option("--memory-limit", metavar="20Gi", help="Maximum memory while the GPU has some that no share requests")
 @click.option("--wait/--no-wait", "waits", default=True, help="Wait until it is done (default), or only request it")
 @click.option("--keep", is_flag=True, help="Keep the request if it cannot be done now")
 @click.option(
@@ -50,6 +51,7 @@ def command(
     request: str | None,
     limit: str | None,
     memory: str | None,
+    memory_limit: str | None,
     waits: bool,
     keep: bool,
     timeout_seconds: float,
@@ -81,7 +83,7 @@ def command(
     """
     from kubectl_gpushare.views import resize
 
-    asked = amounts(request, limit, memory)
+    asked = amounts(request, limit, memory, memory_limit)
     chosen = options.collect(params)
     origin = chosen_source.from_options(chosen)
     manifest = chosen_source.pod_named(origin, chosen, name)
@@ -111,12 +113,17 @@ def command(
     return 0
 
 
-def amounts(request: str | None, limit: str | None, memory: str | None) -> dict[str, str]:
+def amounts(request: str | None, limit: str | None, memory: str | None, memory_limit: str | None) -> dict[str, str]:
     """Return the given amounts by their annotations. Raises `UsageError` if there are none."""
-    given = {contract.REQUEST: request, contract.LIMIT: limit, contract.MEMORY: memory}
+    given = {
+        contract.REQUEST: request,
+        contract.LIMIT: limit,
+        contract.MEMORY: memory,
+        contract.MEMORY_LIMIT: memory_limit,
+    }
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
-        raise click.UsageError("say what it is to have: --request, --limit or --memory")
+        raise click.UsageError("say what it is to have: --request, --limit, --memory or --memory-limit")
     return asked
 
 

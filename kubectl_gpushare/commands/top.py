@@ -60,9 +60,10 @@ SORT_KEYS = {
 def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, **params: Any) -> int | None:
     """Show what is allocated, used and free, one line per GPU, node or pod.
 
-    COMPUTE and MEMORY are allocated/total. USED is the memory that processes hold. BUSY is the part of the GPUs' time
-    in which kernels ran, over about ten seconds, as busy/all GPUs: 0.5/1 is half of one GPU's time, 3/4 three GPUs of
-    four. Parts that are not measured are unknown, and their sum is the least that is used: ≥0.5/4.
+    COMPUTE and MEMORY are allocated/total. A pod with 8Gi+4Gi is lent 4Gi beyond its 8Gi. USED is the memory that
+    processes hold. BUSY is the part of the GPUs' time in which kernels ran, over about ten seconds, as busy/all GPUs:
+    0.5/1 is half of one GPU's time, 3/4 three GPUs of four. Parts that are not measured are unknown, and their sum is
+    the least that is used: ≥0.5/4.
 
     FREE is the compute and memory for new shares in total, LARGEST for one pod without labels. FRAG is the part of the
     free space that the typical request cannot use.

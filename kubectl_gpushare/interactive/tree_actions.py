@@ -143,7 +143,8 @@ class TreeActions:
         name = row.subject[1]
 
         def planned(params: Params, notes: list[str]) -> tuple[pod.PodJson, resize_view.ResizePlan]:
-            asked = resize.amounts(params["request"], params["limit"], params["memory"])
+            given = [params[key] for key in ("request", "limit", "memory", "memory_limit")]
+            asked = resize.amounts(*given)
             manifest = chosen_source.pod_named(origin, self.chosen, f"pod/{name}")
             return manifest, resize.planned(origin, manifest, asked, params["container"] or "", notes)
 
@@ -160,7 +161,7 @@ class TreeActions:
             resize.annotate(manifest, plan.changes, origin, dry_run=False)
             return [f"pod/{pod.namespaced_name(manifest)[1]} asks for {resizing.amounts(plan.desired)}"]
 
-        allowed = frozenset({"request", "limit", "memory", "container", "keep"})
+        allowed = frozenset({"request", "limit", "memory", "memory_limit", "container", "keep"})
         return TreeAction(("resize", *_pod_words(name)), " ".join(flags), allowed, plan, do)
 
     def typed(self, *words: str) -> str:

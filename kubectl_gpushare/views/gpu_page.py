@@ -97,6 +97,7 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
         *field("Node", gpu.node),
         *field("Config", owner.config),
         *field("Allocated", _allocated(total) or ("" if gpu.gone else by_kubelet)),
+        *field("Lent", *_lent(gpu, owner)),
         *field("Free", _free(gpu)),
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
         Section("Tenants", (*tenants.pictures(gpu, order), shares) if shares.rows else _devices(gpu, snapshot)),
@@ -176,6 +177,17 @@ def _allocated(total: gpu_summary.Sum) -> str:
     plural = "s" if total.total_percent > 100 else ""
     memory = f"{quantity.format_bytes(total.memory_bytes)} of {quantity.format_bytes(total.total_memory_bytes)}"
     return f"{compute}{plural} and {memory} of memory, to {total.pods} pod{'' if total.pods == 1 else 's'}"
+
+
+def _lent(gpu: GpuSummary, owner: GpuNode) -> list[str]:
+    """Return a line for each pod that is lent memory of the GPU beyond its own."""
+    lines = []
+    loans = owner.lent()
+    for holder in gpu.used.holders:
+        on_gpu = (at for at, share in enumerate(holder.shares) if gpu.gpu.uuid in share.gpu_uuids)
+        if lent_bytes := sum(loans.get((holder.id, at), 0) for at in on_gpu):
+            lines.append(f"{quantity.format_bytes(lent_bytes)} to {holder.pod}, beyond its memory")
+    return lines
 
 
 def _isolations(gpu: GpuSummary) -> str:

@@ -127,6 +127,7 @@ def item(summary: GpuSummary) -> dict[str, Any]:
         "cordon": dataclasses.asdict(summary.note) if summary.note != CordonNote() else None,
         "compute": cell_figures.compute_document(used.request_percent, 100 if summary.shared else 0, percent),
         "memory": cell_figures.memory_document(used.memory_bytes, gpu.memory_bytes, memory_bytes),
+        **({"lentBytes": used.lent_bytes} if used.lent_bytes else {}),
         "pods": _pods(summary),
         "heldFor": [str(hold.pod) for hold in summary.holds],
         "freeGpus": round(free, 4),

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from gpushare import contract, errors, isolation, mig_shares, pod, quantity, request
 from gpushare import resizing as domain_resizing
-from gpushare.allocation import Allocation, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import GpuNode
 from gpushare.placement import explanation
 from kubectl_gpushare.output.values import Block, Document, Page, Section, field, letter, section
@@ -117,6 +117,7 @@ def page(described: DescribedPod, snapshot: Snapshot, missing: str = "", *, now:
         *field("Asks For", *wanted),
         *field("Isolation", _isolation(described, snapshot)),
         *_resize(described),
+        *field("Lent Memory", *_lent(described)),
         *field("Annotations", *annotations),
         *(_shares(described, described.entry, snapshot, now) if described.entry else ()),
         *as_kubectl.events_section(snapshot.events, now=now),
@@ -150,9 +151,10 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = 
                 "limitPercent": share.limit_percent,
                 "memoryBytes": share.memory_bytes,
                 **({} if share.shrink_to_bytes is None else {"shrinksToBytes": share.shrink_to_bytes}),
+                **_lent_document(described, position, share),
                 **({} if share.mig is None else {"migDevice": str(share.mig)}),
             }
-            for share in (described.entry.shares if described.entry else ())
+            for position, share in enumerate(described.entry.shares if described.entry else ())
         ],
         "sharesWith": _neighbours(described, held),
         "problems": [*wrong, *(_problems(described) if described.ours else [])],
@@ -160,6 +162,23 @@ def document(described: DescribedPod, snapshot: Snapshot, missing: str | None = 
         "notes": list(snapshot.notes),
         **({} if missing is None else {"missing": missing}),
     }  # fmt: skip
+
+
+def _lent_document(described: DescribedPod, position: int, share: GivenShare) -> dict[str, int]:
+    if share.memory_limit_bytes is None or described.owner is None or described.entry is None:
+        return {}
+    lent_bytes = described.owner.lent().get((described.entry.id, position), 0)
+    return {"memoryLimitBytes": share.memory_limit_bytes, "lentBytes": lent_bytes}
+
+
+def _lent(described: DescribedPod) -> list[str]:
+    """Return a line for each share with a memory limit: what it is lent, and up to what it may be."""
+    lines = []
+    for position, share in enumerate(described.entry.shares if described.entry else ()):
+        if known := _lent_document(described, position, share):
+            lent, most = map(quantity.format_bytes, (known["lentBytes"], known["memoryLimitBytes"]))
+            lines.append(f"{lent} beyond {quantity.format_bytes(share.memory_bytes)}, of at most {most} in all")
+    return lines
 
 
 def is_isolation_notable(asked: request.Request, *kinds: Isolation) -> bool:

@@ -50,6 +50,7 @@ class PodRow:
     gpus: tuple[gpu_summary.GpuSummary, ...]  # the pod's GPUs, all on one node
     state: str
     used: Used | None = None
+    lent_bytes: int = 0  # beyond `memory_bytes`, on all its GPUs
 
     @property
     def request_percent(self) -> int:
@@ -136,6 +137,7 @@ def item(row: PodRow) -> dict[str, Any]:
         "requestPercent": row.request_percent,
         "limitsPercent": row.limits_percent,
         "memoryBytes": row.memory_bytes,
+        **({"lentBytes": row.lent_bytes} if row.lent_bytes else {}),
         "reservedUntil": quantity.format_time(until) if (until := _until(row)) is not None else "",
         "asksFor": list(map(str, _demands(row))),
         "created": row.created,
@@ -182,7 +184,15 @@ def _made(
         state = "Reserved"
     else:
         state = UNKNOWN if snapshot.pods is None else "Gone"
-    return PodRow(namespace, name, manifest, entry, held, state, used)
+    return PodRow(namespace, name, manifest, entry, held, state, used, _lent(entry, held, snapshot))
+
+
+def _lent(entry: Allocation | None, held: Sequence[gpu_summary.GpuSummary], snapshot: Snapshot) -> int:
+    if entry is None or not held:
+        return 0
+    owner = next(node for node in snapshot.nodes if node.name == held[0].node)
+    loans = owner.lent()
+    return sum(loans.get((entry.id, at), 0) * len(share.gpu_uuids) for at, share in enumerate(entry.shares))
 
 
 def _row(row: PodRow, now: float) -> Row:
@@ -214,7 +224,8 @@ def _held(row: PodRow) -> tuple[str, str, str]:
     return (
         _change(quantity.format_compute, row.request_percent, desired.request_percent),
         ",".join(map(quantity.format_compute, row.limits_percent)) or NONE,
-        _change(quantity.format_bytes, row.memory_bytes, desired.memory_bytes),
+        _change(quantity.format_bytes, row.memory_bytes, desired.memory_bytes)
+        + (f"+{quantity.format_bytes(row.lent_bytes)}" if row.lent_bytes else ""),
     )
 
 

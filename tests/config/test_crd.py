@@ -50,15 +50,17 @@ def full_node(name: str = "node-a") -> GpuNode:
     labels = Labels("a", "b", "c", Isolation.MPS)
     entry = dataclasses.replace(builders.allocation("a1", gpu.uuid, uid="u1", reserved_until=1e9), labels=labels)
     device = MigInstance("1g.10gb", 6, 1, 14, 10 * builders.GIB)
-    shrinking = dataclasses.replace(entry.shares[0], shrink_to_bytes=builders.GIB, steps=Steps(1, 2), mig=device)
+    amounts = {"shrink_to_bytes": builders.GIB, "memory_limit_bytes": builders.GIB}
+    shrinking = dataclasses.replace(entry.shares[0], steps=Steps(1, 2), mig=device, **amounts)
+    borrower = builders.allocation("a2", gpu.uuid, uid="u2", request=5, memory_gib=1, isolation=Isolation.MPS)
     return GpuNode(
         name,
         gpus=(gpu,),
-        allocations=(dataclasses.replace(entry, latency=True, shares=(shrinking,)),),
+        allocations=(dataclasses.replace(entry, latency=True, shares=(shrinking,)), borrower),
         cordoned=frozenset({gpu.uuid}),
         config="default",
         conditions=(condition,),
-        resizes=(Resize("a1", 0, builders.GIB, 0),),
+        resizes=(Resize("a1", 0, builders.GIB, 0), Resize("a2", 0, 3 * builders.GIB, builders.GIB)),
     )
 
 

@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin import cluster_objects
-from deviceplugin.arbiter import share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter import departed_shares, share_ledgers, share_resizing, socket_server
 from deviceplugin.arbiter.client_connection import ShareLookup
+from deviceplugin.arbiter.departed_shares import DepartedShares
+from deviceplugin.arbiter.orphans import Orphans
 from deviceplugin.arbiter.share_ledger import ShareLedger
-from deviceplugin.arbiter.share_resizing import DepartedShares
 from deviceplugin.arbiter.tenant import Tenant
 from deviceplugin.denial.kernel import RegisteredMap
 from deviceplugin.host.kernel_process import Container
@@ -90,7 +91,7 @@ class ArbiterNode:
         self.writes_status = True
         self.measured = True
         self.gpu_bytes = 0  # per GPU; 0 if unknown
-        self.departed_seconds = share_resizing.WAIT_SECONDS
+        self.departed_seconds = departed_shares.WAIT_SECONDS
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.unclaimed_bytes = nothing_known
         self.registered: RegisteredMap | None = None  # registers processes with the kernel
@@ -202,11 +203,14 @@ class ArbiterNode:
             ledgers=self.groups,
             identify=lambda pid: self.identify(pid),
         )
+        self.orphans = Orphans(self.groups, identify=lambda pid: self.identify(pid))
         self.resizing = share_resizing.ShareResizer(
             self.groups,
             self.server.leases,
+            orphans=self.orphans,
             node=self.seen_node,
             notify=self.write_status,
+            gpu_bytes=lambda _: self.gpu_bytes,
             measured=lambda: self.measured,
             clock=lambda: self.clock(),
         )
@@ -215,6 +219,7 @@ class ArbiterNode:
 
     async def stop(self) -> None:
         self.resizing.close()
+        self.orphans.close()
         await self.server.__aexit__()
         self.groups.close()
 

@@ -43,6 +43,7 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         wake = asyncio.Event()
         gpunode = GpuNodeCopy(api, node_name=cluster.node, wake=wake)
         await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
+        before = dict(gpunode.document or {})
         status = GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=resizes)
         with pytest.raises(api_errors.Conflict):
             await status.step()
@@ -50,6 +51,20 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         await status.step()
         assert codec.read(await cluster.gpunode()).resizes == (promised,)
         assert len(set(seen)) == 2
+        # A write without resizes that arrives late does not withdraw them.
+        gpunode.document = {**before, "status": {**before["status"], "config": "older"}}
+        await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
+        assert codec.read(await cluster.gpunode()).resizes == (promised,)
+        # Nor does one of an agent that knows a share to which memory may be lent since.
+        share = GivenShare(("main",), ("GPU-1",), 50, 100, 4 << 30, memory_limit_bytes=8 << 30)
+        entry = Allocation("a1", PodRef("ml", "a", "u"), (share,))
+        await cluster.place(lambda node: dataclasses.replace(node, allocations=(entry,)))
+        stale = await cluster.gpunode()
+        del stale["status"]["lent"]
+        gpunode.document = {**stale, "status": {**stale["status"], "config": "oldest"}}
+        cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=else", "--overwrite")
+        with pytest.raises(api_errors.Conflict):
+            await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
     used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)
     assert ("gpunodes.gpushare.io", "get") in used  # after a conflict
 

@@ -8,6 +8,7 @@ import dataclasses
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -80,6 +81,20 @@ async def test_the_agent_has_the_same_shares_as_the_arbiter(node: ArbiterNode, l
     await again("charge", 0, 5)
     await same(node, link)
     assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
+
+
+async def test_nothing_is_lent_while_an_allocation_is_invalid(node: ArbiterNode, link: linked.Linked) -> None:
+    share = GivenShare(("main",), (GPUS[0],), 10, 100, GIB, memory_limit_bytes=2 * GIB)
+    node.add_pod("trainer", share)
+
+    async def limits(**fields: Any) -> list[int | None]:
+        await link.arbiter.apply(dataclasses.replace(node.seen_node(), **fields))
+        assert link.agent.node is not None
+        return [entry.shares[0].memory_limit_bytes for entry in link.agent.node.allocations]
+
+    assert await limits() == [2 * GIB]
+    assert await limits(unread=({"id": "unknown"},)) == [None]
+    assert await limits() == [2 * GIB]
 
 
 async def test_the_arbiter_gets_the_sizes_of_a_shares_gpus(node: ArbiterNode, link: linked.Linked) -> None:

@@ -187,3 +187,29 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
     wait_for_work(user, "neighbour")
     user.delete("pods", "--all")
     user.ledger_is_empty()
+
+
+def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) -> None:
+    own_bytes, more_bytes = 4 * builders.GIB, 12 * builders.GIB
+    for name in ("bursts", "owns"):
+        assert share(user, name, "0.3", memory="4Gi", memory_limit="36Gi") == own_bytes
+    work(user, "bursts", "--allocate", f"{own_bytes},{more_bytes}")
+    wait_for_work(user, "bursts")
+    assert f"allocated {more_bytes}" in user.inside("bursts", "cat", "/tmp/work")
+    node = user.gpunode()
+    (lent_bytes,) = node.lent().values()
+    assert lent_bytes >= more_bytes
+    assert "+" in user.plugin("top", "pods", f"--namespace={user.namespace}")
+
+    assert f"allocated {own_bytes}" in user.inside("owns", "gpushare-probe", "--allocate", str(own_bytes))
+    left_bytes = node.gpus[0].memory_bytes - 2 * own_bytes - lent_bytes
+    assert share(user, "rest", "0.3", memory=f"{left_bytes >> 20}Mi") == left_bytes
+    assert f"filled {left_bytes}" in user.inside("rest", "gpushare-probe", "--fill")
+    refused = user.inside("owns", "sh", "-c", f"gpushare-probe --allocate {own_bytes},1MiB 2>&1 || true")
+    assert f"allocated {own_bytes}" in refused
+    assert "the GPU has too little free to lend it more (gpushare.io/memory-limit)" in refused
+
+    user.inside("bursts", "sh", "-c", "kill -9 $(cat /tmp/pid)")
+    eventually(lambda: not user.gpunode().lent(), what="returned")
+    user.delete("pods", "--all")
+    user.ledger_is_empty()

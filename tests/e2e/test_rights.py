@@ -29,7 +29,7 @@ ELSEWHERE: dict[tuple[str, str, str], str] = {
         "tests/webhook/test_lost_ledger_on_a_real_api_server.py::test_manually_emptied_allocations_are_restored"
     ),
     (contract.AGENT_SERVICE_ACCOUNT, "gpunodes.gpushare.io", "get"): (
-        "tests/deviceplugin/test_agent_on_api_server.py::test_resizes_are_only_written_for_the_current_gpunode"
+        "tests/deviceplugin/test_gpunode_status_on_api_server.py::test_resizes_are_only_written_for_the_current_gpunode"
     ),
     (contract.WEBHOOK_SERVICE_ACCOUNT, "events.events.k8s.io", "patch"): REPETITION,
     (contract.AGENT_SERVICE_ACCOUNT, "events.events.k8s.io", "patch"): REPETITION,

@@ -31,6 +31,12 @@ def only_demand(**annotations: str) -> request.Demand:
         pytest.param({"gpus": "2", "request": "0.5"}, Share(50, 100, Memory(percent=50)), 2, id="several-parts"),
         pytest.param({"request": "20%", "limit": "60%"}, Share(20, 60, Memory(percent=20)), 1, id="limit"),
         pytest.param({"request": " 0.5 "}, Share(50, 100, Memory(percent=50)), 1, id="spaces-around-do-no-harm"),
+        pytest.param(
+            {"memory": "8Gi", "memory_limit": "50%"},
+            Share(0, 100, Memory(bytes=8 * GIB), Memory(percent=50)),
+            1,
+            id="memory-limit",
+        ),
         pytest.param({"request": "0", "memory": "1Gi"}, Share(0, 100, Memory(bytes=GIB)), 1, id="request-zero"),
     ],
 )
@@ -135,6 +141,11 @@ def test_constraints_are_parsed() -> None:
     [
         ({"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU: write 0 to 1 in steps of 0.01, and gpushare.io/gpus for more GPUs'),
         ({"request": "a lot"}, 'gpushare.io/request "a lot" is not a part of a GPU: write it as "0.5", "50%" or "500m"'),
+        ({"memory": "8Gi", "memory_limit": "4Gi"}, 'gpushare.io/memory-limit "4Gi" is less than the request: write at least 8Gi'),
+        ({"memory": "50%", "memory_limit": "25%"}, 'gpushare.io/memory-limit "25%" is less than the request: write at least 50%'),
+        ({"request": "0.5", "memory_limit": "4Gi"}, 'gpushare.io/memory-limit "4Gi" is a limit without a request: add gpushare.io/memory'),
+        ({"memory": "8Gi", "memory_limit": "9Gi", "isolation": "mig"}, 'gpushare.io/isolation "mig" cannot be combined with gpushare.io/memory-limit, as a MIG device has its own memory: remove one of them, or write "arbiter"'),
+        ({"memory": "8Gi", "memory_limit": "9Gi", "isolation": "none"}, 'gpushare.io/isolation "none" cannot be combined with gpushare.io/memory-limit, as nothing enforces a limit: remove one of them, or write "arbiter"'),
         ({"request": "0.5", "limit": "0.2"}, 'gpushare.io/limit "0.2" is less than the request: write 0.5 to 1, or omit it for 1'),
         ({"limit": "0.5"}, 'gpushare.io/limit "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request'),
         ({"gpus": "2", "limit": "0.5"}, 'gpushare.io/limit "0.5" without a request means a limit on a whole GPU, which must be 1: add gpushare.io/request'),

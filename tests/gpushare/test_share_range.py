@@ -85,6 +85,20 @@ def test_defaults_replace_only_what_a_share_does_not_write(
             'write at least "1Gi"',
         ),
         (
+            {"max_memory": "8Gi"},
+            {"memory": "4Gi", "memory-limit": "10Gi"},
+            'gpushare.io/memory-limit of container "main" is 10Gi, but the namespace "ml" has max.gpushare.io/memory '
+            '"8Gi": write at most "8Gi"',
+        ),
+        (
+            {"max_memory": "8Gi", "max_memory-limit": "16Gi"},
+            {"memory": "4Gi", "memory-limit": "100%"},
+            'gpushare.io/memory-limit of container "main" is 100% of a GPU, but the namespace "ml" has '
+            'max.gpushare.io/memory-limit "16Gi": write at most "16Gi"',
+        ),
+        ({"max_memory": "8Gi", "max_memory-limit": "16Gi"}, {"memory": "4Gi", "memory-limit": "16Gi"}, None),
+        ({"max_memory": "8Gi"}, {"memory": "8Gi", "memory-limit": "8Gi"}, None),
+        (
             {"max_memory": "40Gi"},
             {"request": "0.5"},
             'gpushare.io/memory of container "main" is 50% of a GPU, but the namespace "ml" has max.gpushare.io/memory '

@@ -160,6 +160,7 @@ class ReferenceArbiter:
             share.overhead_bytes,
             share.context_bytes,
             *share.turn_permille,
+            0,  # no burst limit
         )
 
     def _write_header(self, slot_count: int) -> None:

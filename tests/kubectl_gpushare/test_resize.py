@@ -149,6 +149,13 @@ def test_dry_run_prints_the_result_and_changes_nothing(
     assert log(tmp_path) == ([{contract.MEMORY: memory, "dry": True}] if code == 0 else [])
 
 
+@pytest.mark.slow
+def test_a_memory_limit_is_added(plugin: Plugin, server: Callable[..., str]) -> None:
+    ended = plugin(*FLAGS, "--memory-limit", "20Gi", "--dry-run", KUBECTL_PATH=server("given"))
+    assert ended.code == 0
+    assert "Would Hold:      0.5 GPU with 8Gi (limit 20Gi)" in ended.out
+
+
 def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[..., str], tmp_path: Path) -> None:
     server("given")
     state = json.loads((tmp_path / "state.json").read_text())
@@ -165,7 +172,7 @@ def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[..., str], 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "say what it is to have: --request, --limit or --memory"),
+        ((), "say what it is to have: --request, --limit, --memory or --memory-limit"),
         (("--memory", "8GB"), 'gpushare.io/memory "8GB" is not a quantity'),
         (("--limit", "0.1"), 'gpushare.io/limit "0.1" is less than the request'),
         (("--memory", "9Gi", "-c", "other"), 'container "other" of default/trainer has no share'),

@@ -201,8 +201,9 @@ def test_the_previous_schema_accepts_every_field_of_this_release(cluster: Cluste
     again = cluster.node("node-b")
     assert again.problems == ()
     assert ledger.violations(again) == ledger.violations(node)
-    # It dropped the steps and MIG devices, which it does not know, so all shares count at once.
+    # It dropped the steps, MIG devices and memory limits, which it does not know, so all shares count at once.
+    dropped = {"steps": ALL_STEPS, "mig": None, "memory_limit_bytes": None}
     assert [(allocation.id, allocation.pod, allocation.shares) for allocation in again.allocations] == [
-        (entry.id, entry.pod, tuple(dataclasses.replace(share, steps=ALL_STEPS, mig=None) for share in entry.shares))
+        (entry.id, entry.pod, tuple(dataclasses.replace(share, **dropped) for share in entry.shares))
         for entry in node.allocations
     ]

@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import codec, contract, ledger
 from gpushare.allocation import ALL_STEPS, Allocation, Isolation, Steps
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Resize
 from tests import builders
 from tests.builders import GIB
 from tests.config.test_crd import full_node
@@ -90,12 +90,16 @@ def test_the_previous_release_reads_every_field_of_this_one() -> None:
     read = BEFORE.run(ledgers.reads, codec.to_document(node))
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
-    # It does not know steps, so all shares of a pod count at once; nor isolation and MIG devices, so all have leases.
+    # It does not know steps, so all shares of a pod count at once; nor isolation and MIG devices, so all have leases;
+    # nor memory limits, so nothing is lent, and a GPU has only the memory that is not lent.
     held = [
         (
             allocation.id,
             allocation.pod,
-            tuple(dataclasses.replace(share, steps=ALL_STEPS, mig=None) for share in allocation.shares),
+            tuple(
+                dataclasses.replace(share, steps=ALL_STEPS, memory_limit_bytes=None, mig=None)
+                for share in allocation.shares
+            ),
             dataclasses.replace(allocation.labels, isolation=Isolation.ARBITER),
         )
         for allocation in node.allocations
@@ -103,7 +107,9 @@ def test_the_previous_release_reads_every_field_of_this_one() -> None:
     assert [
         (allocation.id, allocation.pod, allocation.shares, allocation.labels) for allocation in again.allocations
     ] == held
-    assert [(gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in again.gpus] == [
+    lent = node.lent_by_gpu()
+    assert any(lent.values())
+    assert [(gpu.uuid, gpu.memory_bytes + lent.get(gpu.uuid, 0), gpu.mode, gpu.healthy) for gpu in again.gpus] == [
         (gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in node.gpus
     ]
 
@@ -182,3 +188,33 @@ def test_a_nomination_is_a_backfill_reservation_for_the_previous_release(kept: d
         read = release.run(ledgers.reads, document)
         assert (read["problems"], read["violations"]) == ([], [])
         assert nominated.id in {entry["id"] for entry in read["spec"]["allocations"]}
+
+
+def with_loan() -> GpuNode:
+    """Build a node of one GPU with 80 GiB, of which 20 are a share's own and 40 are lent to it."""
+    borrower = builders.allocation("borrower", request=10, memory_gib=20, uid="u1")
+    shares = (dataclasses.replace(borrower.shares[0], memory_limit_bytes=70 * GIB),)
+    node = ledger.reserve(builders.node(gpus=1, memory_gib=80), dataclasses.replace(borrower, shares=shares))
+    return dataclasses.replace(node, resizes=(Resize("borrower", 0, 60 * GIB, 60 * GIB),))
+
+
+@pytest.mark.parametrize(("memory_gib", "fits"), [(20, True), (21, False)])
+def test_the_previous_release_does_not_give_lent_memory_to_another_pod(memory_gib: int, fits: bool) -> None:
+    document = codec.to_document(with_loan())
+    entry = builders.allocation("new", request=10, memory_gib=memory_gib, uid="u2")
+    document["spec"] = codec.to_spec(dataclasses.replace(with_loan(), allocations=(*with_loan().allocations, entry)))
+    assert (BEFORE.run(ledgers.reads, document)["violations"] == []) is fits
+    assert (ledger.violations(codec.read(document)) == []) is fits
+
+
+def test_lent_memory_counts_after_an_agent_of_the_previous_release_has_written_the_status() -> None:
+    node = with_loan()
+    document = codec.to_document(node)
+    written = BEFORE.run(ledgers.reads, document)["status"]
+    written["gpus"][0]["memory"] = 80 * GIB  # as its driver says
+    document["status"] |= written  # a merge patch
+    again = codec.read(document)
+    assert again.gpus == node.gpus
+    assert ledger.use(again) == ledger.use(node)
+    # The next agent of this release sees what the share has, and writes both lists.
+    assert codec.read(codec.to_document(again)) == again

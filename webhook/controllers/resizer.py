@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, quantity, resizing
+from gpushare import codec, contract, errors, quantity, resizing, resource_quota
 from gpushare.allocation import GivenShare, peak
 from gpushare.cluster import api_client, api_errors, events
 from gpushare.cluster.object_store import Key
@@ -187,12 +187,16 @@ class Quotas:
         checked = []
         for resize_request in resize_requests:
             more = _more(resize_request, by_name)
-            if more:
+            asked = resize_request.request
+            lent = resource_quota.lent_uncounted(asked) if asked is not None else None
+            if more or lent:
                 namespace = resize_request.entry.pod.namespace
                 hard = await self._hard(namespace)
                 if hard and namespace not in held:
                     held[namespace] = await self._holdings.sum(namespace, by_name)
                 lacks = _UNREAD if hard is None else lacking(hard, held.get(namespace, {}), more)
+                if not lacks and lent and hard and contract.RESOURCE_MEMORY in hard:
+                    lacks = lent
                 if lacks:
                     resize_request = dataclasses.replace(resize_request, request=None, problem=lacks)
                 elif hard:

@@ -214,6 +214,18 @@ def test_shrinking_share_may_have_either_size() -> None:
         assert judge(seen(process(), record=record), node=node).shares[0].in_force
 
 
+@pytest.mark.parametrize(("memory_gib", "in_force"), [(8, True), (10, True), (12, True), (7, False), (13, False)])
+def test_a_share_may_have_what_it_is_lent_and_no_more(memory_gib: int, in_force: bool) -> None:
+    lent = dataclasses.replace(GIVEN, memory_limit_bytes=20 * GIB)
+    node = dataclasses.replace(
+        NODE,
+        allocations=(dataclasses.replace(NODE.allocations[0], shares=(lent,)),),
+        resizes=(Resize("of-trainer", 0, 12 * GIB, 12 * GIB),),
+    )
+    found = seen(process(), record=dataclasses.replace(RECORD, memory_bytes=memory_gib * GIB))
+    assert judge(found, node=node).shares[0].in_force is in_force
+
+
 def test_reports_members_without_the_library() -> None:
     members = (MEMBER, SeenMember((8, 80), (0,), with_library=False))
     audit = judge(seen(process(), process(8), members=members))

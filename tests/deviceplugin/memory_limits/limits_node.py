@@ -10,6 +10,7 @@ look              audit once; print the document, the conditions, and the Events
 limits POD        print soft and hard limit and use, of the pod and of its container
 set POD HARD SOFT set the container's limits behind the agent's back
 resize POD N      change the share's memory, and apply it as the agent does; print the resizes
+burst POD N       set the share's memory limit, and write the status whenever the arbiter asks
 end POD           remove the pod's allocation
 overtake POD N    resize the pod while a round waits for the directories of the cgroups
 start POD         set the limit of a pod that gets its allocation during such a round; print why that failed
@@ -31,7 +32,7 @@ from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from deviceplugin.arbiter import socket_server
+from deviceplugin.arbiter import lending, socket_server
 from deviceplugin.audit import overhead
 from deviceplugin.hardware import nvml, nvml_limits
 from deviceplugin.memory_limits import enforcer
@@ -52,6 +53,7 @@ class Node(audit_node.Node):
         self, opened: nvml.Nvml, gpus: ObservableGpus, sizes: overhead.ContextSizes, made: ArbiterNode, root: Path
     ):
         self.seen: Callable[[list[dict[str, Any]]], list[dict[str, Any]] | None] = lambda pods: pods
+        self.publishing: set[asyncio.Future[None]] = set()
         self.root, self.made, self.link = root, made, linked.Linked(made, sizes.bytes_on)
         super().__init__(opened, gpus, sizes, made, self.link, ends=False)
         self.memory_limits = LimitEnforcer(
@@ -87,6 +89,12 @@ class Node(audit_node.Node):
                 return nvml_limits.write(uuid, of_container, hard_bytes=int(words[1]), soft_bytes=int(words[2]))
             case "resize":
                 return [dataclasses.astuple(resize) for resize in await self.resize(pod, int(words[1]))]
+            case "burst":
+                self.made.gpu_bytes = self.gpus.gpus[0].memory_bytes
+                setattr(lending, "KEPT_SECONDS", 0.0)  # noqa: B010 - it is Final
+                self.made.resizing.notify = self.link.agent.changed
+                self.link.arbiter.tell = lambda: self.publishing.add(asyncio.ensure_future(self.publish()))
+                return self.change(pod, memory_limit_bytes=int(words[1]))
             case "end":
                 self.made.allocations = [entry for entry in self.made.allocations if entry.id != f"of-{pod}"]
                 return None
@@ -140,18 +148,21 @@ class Node(audit_node.Node):
         return await acting
 
     async def resize(self, pod: str, memory_bytes: int) -> tuple[Resize, ...]:
+        (entry,) = (entry for entry in self.made.allocations if entry.id == f"of-{pod}")
+        has_bytes = entry.shares[0].memory_bytes
+        shrink_to_bytes = None if memory_bytes > has_bytes else memory_bytes
+        self.change(pod, memory_bytes=max(memory_bytes, has_bytes), shrink_to_bytes=shrink_to_bytes)
+        return await self.memory_limits.apply(self.made.gpunode())
+
+    def change(self, pod: str, **amounts: Any) -> None:
         for position, entry in enumerate(self.made.allocations):
             if entry.id == f"of-{pod}":
-                share = entry.shares[0]
-                more = memory_bytes > share.memory_bytes
-                share = dataclasses.replace(
-                    share,
-                    memory_bytes=max(memory_bytes, share.memory_bytes),
-                    shrink_to_bytes=None if more else memory_bytes,
-                )
+                share = dataclasses.replace(entry.shares[0], **amounts)
                 self.made.allocations[position] = dataclasses.replace(entry, shares=(share,))
-        node = self.made.gpunode()
-        return await self.memory_limits.apply(node)
+
+    async def publish(self) -> None:
+        self.made.resizes = await self.memory_limits.apply(self.made.gpunode())
+        self.memory_limits.refresh()
 
 
 async def main(directory: Path, root: Path, pods: dict[str, list[int]]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from typing import Any
 
 import pytest
@@ -177,6 +178,26 @@ def test_a_resize_is_one_call_for_the_program(start: Start) -> None:
     assert node("resize", "web", 2 * GIB)[0][2] == 4 * GIB  # the library's limit waits for its memory
     assert hard(node) == (4 * GIB + CONTEXT, 4 * GIB + CONTEXT)
     assert client("c.info()[1]") == str(4 * GIB)
+
+
+def test_the_driver_follows_what_is_lent(start: Start) -> None:
+    node = start(web=2 * GIB)
+    learn_contexts(node)
+    node("burst", "web", 6 * GIB)
+    client = node.client("web")
+    assert client.read() == "ready"
+    assert client(f"c.allocate({5 * GIB - CONTEXT})[0]") == DONE
+    assert hard(node) == (5 * GIB + CONTEXT, 5 * GIB + CONTEXT)
+    static = node.client("web", with_library=False)  # its context takes the rest
+    assert static.read() == "ready"
+    assert static("c.allocate(1)[0]") == OUT_OF_MEMORY
+    end(static.process)
+    assert client(f"c.allocate({GIB + 1})[0]") == OUT_OF_MEMORY  # more than its limit
+    end(client.process)
+    deadline = time.monotonic() + 30
+    while hard(node) != (2 * GIB + CONTEXT, 2 * GIB + CONTEXT):
+        assert time.monotonic() < deadline, f"the limits stay at {hard(node)}"
+        node("round")
 
 
 def test_memory_of_a_static_program_is_not_given_away(start: Start) -> None:

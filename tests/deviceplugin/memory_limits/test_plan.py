@@ -63,6 +63,26 @@ def test_a_container_has_its_share_and_the_pod_the_sum() -> None:
     }
 
 
+def test_lent_memory_counts_while_it_is_published_and_the_arbiter_keeps_it() -> None:
+    share = given("main", memory_limit_bytes=8 * GIB)
+    said = Resize("a-1", 0, 6 * GIB, 5 * GIB)
+    for published, applied, expected in (((), (), 2), ((said,), (said,), 6), ((said,), (), 2), ((), (said,), 2)):
+        inputs = dataclasses.replace(INPUTS, applied=applied)
+        assert set(limits(share, resizes=published, inputs=inputs).values()) == {expected * GIB}
+
+
+@pytest.mark.parametrize(("used_gib", "confirmed_gib"), [(1, []), (3, [6])])
+def test_lent_memory_goes_back_once_the_driver_counts_no_more(used_gib: int, confirmed_gib: list[int]) -> None:
+    """A program without the library may hold some of it."""
+    share, said = given("main", memory_limit_bytes=8 * GIB), Resize("a-1", 0, 6 * GIB, 5 * GIB)
+    node = GpuNode("node-a", allocations=(Allocation("a-1", PodRef("ml", "web", "u-1"), (share,)),), resizes=(said,))
+    lowered = plan.lowered(node, (), INPUTS)
+    assert lowered == {"a-1": {0: 6 * GIB}}
+    state = HardLimitState(HardLimit(GPU, POD, 2 * GIB, "ml", "web", "u-1"), MemoryLimits(0, 2 * GIB, used_gib * GIB))
+    after = plan.confirmed((), lowered, {"a-1": "u-1"}, [state])
+    assert [resize.memory_bytes for resize in after] == [gib * GIB for gib in confirmed_gib]
+
+
 def test_shares_that_are_in_use_in_turn_count_once() -> None:
     shares = (given("init", memory=4 * GIB, steps=Steps(0, 0)), given("main", steps=Steps(1)))
     assert limits(*shares)["", GPU] == 4 * GIB

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 
 from hypothesis import strategies as st
 
@@ -108,8 +109,9 @@ def gpu_nodes(draw: st.DrawFn, name: str = "node-a") -> GpuNode:
             )
         )
     resizes = st.builds(Resize, st.just("a0"), st.integers(0, 3), st.integers(0, GIB), st.integers(0, GIB))
-    drawn_resizes = tuple(draw(st.lists(resizes, max_size=2)))
-    return GpuNode(name, gpus=built, allocations=tuple(entries), resizes=drawn_resizes, version="7")
+    drawn_resizes = draw(st.lists(resizes, max_size=2, unique_by=operator.attrgetter("share")))
+    in_order = tuple(sorted(drawn_resizes, key=operator.attrgetter("share")))
+    return GpuNode(name, gpus=built, allocations=tuple(entries), resizes=in_order, version="7")
 
 
 @st.composite

@@ -34,6 +34,7 @@ def placed(*neighbours: str) -> tuple[dict[str, Any], GpuNode, Allocation]:
         ({contract.REQUEST: "0.8"}, ResizeCause.ROOM),
         ({contract.MEMORY: "73Gi"}, ResizeCause.ROOM),
         ({contract.MEMORY: "4Gi"}, ResizeCause.AGENT),
+        ({contract.MEMORY_LIMIT: "20Gi"}, ResizeCause.NOTHING),
         ({contract.REQUEST: "0.8", contract.MEMORY: "4Gi"}, ResizeCause.ROOM),
     ],
 )
@@ -43,7 +44,7 @@ def test_plan_equals_the_placers_decision(amounts: dict[str, str], cause: Resize
     assert bool(plan.waits_for) == (cause is not ResizeCause.NOTHING)
     assert plan.changes == amounts
     known = {contract.REQUEST: "0.5", contract.MEMORY: "8Gi"}
-    assert plan.before == {key: known[key] for key in amounts}
+    assert plan.before == {key: known.get(key) for key in amounts}
 
 
 def test_plan_without_changes_says_so() -> None:

@@ -1,0 +1,124 @@
+"""Lends memory that no share's request needs to shares with a higher memory limit, as their processes ask for it.
+
+Two laws: no GPU is ever over-committed, and a request is always honoured, because memory cannot be taken back from a
+process. So lent memory counts as held from before the limit is raised until after it is lowered, and only memory that
+the ledger has not given to any share is lent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+from collections.abc import Callable, Collection, Iterable
+from typing import Final
+
+from deviceplugin.arbiter import tenant
+from deviceplugin.arbiter.share_ledger import ShareLedger
+from deviceplugin.arbiter.tenant import Tenant
+from gpushare import ledger
+from gpushare.allocation import Allocation
+from gpushare.gpunode import GpuNode
+
+CHUNK_BYTES: Final = 64 << 20  # lent at once, so that not every small allocation writes the GPUNode's status
+CHUNKS: Final = 32  # or one of this many parts of all that may be lent, if that is more
+KEPT_SECONDS: Final = 10.0  # memory that goes back after less would be asked for again
+
+
+@dataclasses.dataclass(eq=False)
+class _Asking:
+    """A process that waits for its share to have this much memory."""
+
+    wanted_bytes: int
+    done: asyncio.Future[None]
+
+
+class Lender:
+    """Decides the memory limit that each share should have. clock: monotonic, in seconds.
+
+    What it decided last is what the agent may be publishing. A lower amount must arrive in the GPUNode's status before
+    more is lent again; otherwise a process could get memory while the status gives it away.
+    """
+
+    def __init__(self, clock: Callable[[], float]) -> None:
+        self._clock = clock
+        self._asking: dict[str, list[_Asking]] = {}  # by share key
+        self._decided: dict[str, int] = {}  # likewise, as all below
+        self._unused: dict[str, float] = {}  # since when a share has had more than it needs
+
+    def ask(self, share: Tenant, wanted_bytes: int) -> asyncio.Future[None] | None:
+        """Note that a process needs this much. The future is done once it may try again; None if that is now."""
+        if not share.memory_bytes < wanted_bytes <= (share.memory_limit_bytes or 0):
+            return None
+        asking = _Asking(wanted_bytes, asyncio.get_running_loop().create_future())
+        self._asking.setdefault(share.key, []).append(asking)
+        return asking.done
+
+    def answer(self, share: Tenant) -> None:
+        """Wake the share's processes whose limit is high enough, and those that will get no more."""
+        decided_bytes = self._decided.get(share.key, 0)
+        for asking in self._asking.get(share.key, ()):
+            if not share.memory_bytes < asking.wanted_bytes <= decided_bytes and not asking.done.done():
+                asking.done.set_result(None)
+
+    def forget(self, key: str, done: asyncio.Future[None]) -> None:
+        """Drop a process that waits no longer."""
+        left = [asking for asking in self._asking.get(key, ()) if asking.done is not done]
+        if left:
+            self._asking[key] = left
+        else:
+            self._asking.pop(key, None)
+
+    def keep_only(self, keys: Collection[str]) -> None:
+        """Forget all shares but these."""
+        for known in (self._decided, self._unused):
+            for key in known.keys() - set(keys):
+                del known[key]
+
+    def decide(self, share: ShareLedger, node: GpuNode, entry: Allocation, free: dict[str, int]) -> int:
+        """Return the limit that the share should have, and take what is newly lent out of `free`, by GPU UUID."""
+        given, key = entry.shares[share.tenant.share], share.tenant.key
+        own_bytes = given.memory_bytes if given.shrink_to_bytes is None else given.shrink_to_bytes
+        limit_bytes = given.memory_limit_bytes or 0
+        chunk_bytes = max(CHUNK_BYTES, (limit_bytes - own_bytes) // CHUNKS)
+        counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
+        has_bytes = min(share.tenant.memory_bytes, counted_bytes)
+        before_bytes = self._decided.get(key, max(own_bytes, has_bytes))
+        if max(limit_bytes, has_bytes) <= given.memory_bytes:
+            decided_bytes = own_bytes
+        elif counted_bytes > max(given.memory_bytes, before_bytes):
+            decided_bytes = max(own_bytes, before_bytes)
+        else:
+            most_bytes = counted_bytes + max(0, min(free.get(uuid, 0) for uuid in given.gpu_uuids))
+            decided_bytes = max(own_bytes, self._kept_bytes(share, own_bytes, has_bytes, chunk_bytes))
+            for asking in self._asking.get(key, ()):
+                if asking.wanted_bytes <= min(limit_bytes, most_bytes):
+                    rounded_bytes = min(_rounded(asking.wanted_bytes, chunk_bytes), limit_bytes, most_bytes)
+                    decided_bytes = max(decided_bytes, rounded_bytes)
+            for uuid in given.gpu_uuids:
+                free[uuid] = free.get(uuid, 0) - max(0, decided_bytes - counted_bytes)
+        self._decided[key] = decided_bytes
+        return decided_bytes
+
+    def _kept_bytes(self, share: ShareLedger, own_bytes: int, has_bytes: int, chunk_bytes: int) -> int:
+        """Return how much of its limit the share keeps: what it has used within the last seconds."""
+        needed_bytes = max(own_bytes, min(has_bytes, _rounded(share.held_bytes(), chunk_bytes)))
+        if needed_bytes >= has_bytes:
+            self._unused.pop(share.tenant.key, None)
+            return has_bytes
+        since = self._unused.setdefault(share.tenant.key, self._clock())
+        return has_bytes if self._clock() - since < KEPT_SECONDS else needed_bytes
+
+
+def free_bytes(node: GpuNode, departed: Iterable[ShareLedger], gpu_bytes: Callable[[str], int]) -> dict[str, int]:
+    """Return the memory of each GPU that belongs to no share, by UUID. departed: shares that only have processes."""
+    if not any(share.memory_limit_bytes for entry in node.allocations for share in entry.shares):
+        return {}
+    free = {uuid: gpu_bytes(uuid) - used.memory_bytes for uuid, used in ledger.use(node).items()}
+    for share in departed:
+        for grant in share.tenant.grants:
+            free[grant.uuid] = free.get(grant.uuid, 0) - grant.memory_bytes
+    return free
+
+
+def _rounded(memory_bytes: int, chunk_bytes: int) -> int:
+    return -(-memory_bytes // chunk_bytes) * chunk_bytes
