@@ -350,7 +350,8 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         entry = Allocation("a1", PodRef("ml", "a", "u"), (share,))
         await cluster.place(lambda node: dataclasses.replace(node, allocations=(entry,)))
         stale = await cluster.gpunode()
-        gpunode.document = {**stale, "status": {**stale["status"], "config": "oldest", "resizes": []}}
+        del stale["status"]["lent"]
+        gpunode.document = {**stale, "status": {**stale["status"], "config": "oldest"}}
         cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=else", "--overwrite")
         with pytest.raises(api_errors.Conflict):
             await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
