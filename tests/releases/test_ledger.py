@@ -212,6 +212,7 @@ def test_lent_memory_counts_after_an_agent_of_the_previous_release_has_written_t
     document = codec.to_document(node)
     written = BEFORE.run(ledgers.reads, document)["status"]
     written["gpus"][0]["memory"] = 80 * GIB  # as its driver says
+    written["resizes"] = []  # no share is to shrink
     document["status"] |= written  # a merge patch
     again = codec.read(document)
     assert again.gpus == node.gpus
