@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 import threading
@@ -63,6 +64,7 @@ def command(port: int, no_browser: bool, export: str | None, usage: bool | None,
     from kubectl_gpushare import cli
     from kubectl_gpushare.ui import cluster_follower, page_answers, page_history, page_server, page_state, saved_page
 
+    gc.enable()  # `__main__` has turned it off, and this may run for days
     cli.interrupt_on_any_signal()
     follower = None
     if isinstance(origin, live_cluster.LiveCluster):

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, ledger, node, pod, request
+from gpushare import codec, contract, errors, ledger, node, pod, printable, request
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.whatif import unavailable_nodes
@@ -52,7 +52,7 @@ class Scene:
 
 def command(scene: Scene, *words: str) -> str:
     """Return a command to paste into a shell, with the flags that choose this cluster."""
-    return shlex.join(["kubectl", "gpushare", *words, *scene.flags])
+    return shlex.join(printable.replaced(word) for word in ("kubectl", "gpushare", *words, *scene.flags))
 
 
 class ModelBuilder:
@@ -66,21 +66,30 @@ class ModelBuilder:
         pods, holders = tenants.Pods.from_snapshot(snapshot), _by_node(snapshot)
         absent = unavailable_nodes.find(snapshot.nodes, snapshot.node_objects)
         objects = {node.name(item): item for item in snapshot.node_objects or ()}
-        known: dict[str, tuple[tuple[Any, ...], Json, tuple[GpuSummary, ...]]] = {}
-        for gpu_node in sorted(snapshot.nodes, key=lambda each: gpu_summary.natural(each.name)):
-            pool = _pool(node.labels(objects[gpu_node.name])) if gpu_node.name in objects else _pool(gpu_node.labels)
-            states = tuple((pod.uid(each), as_kubectl.pod_state(each)) for each in holders.get(gpu_node.name, ()))
-            used = _used_on(gpu_node, snapshot)
-            key = (gpu_node, absent.get(gpu_node.name), pool, states, used, pods.known, id(snapshot.profile))
-            before = self._known.get(gpu_node.name)
-            if before is not None and before[0] == key:
-                known[gpu_node.name] = before
+        order = sorted(snapshot.nodes, key=lambda each: gpu_summary.natural(each.name))
+        pools = {each.name: _pool(node.labels(objects.get(each.name, {})) or each.labels) for each in order}
+        keys: dict[str, tuple[Any, ...]] = {}
+        for each in order:
+            states = tuple((pod.uid(held), as_kubectl.pod_state(held)) for held in holders.get(each.name, ()))
+            used = _used_on(each, snapshot)
+            around = (pools[each.name], absent.get(each.name), states, used, pods.known, id(snapshot.profile))
+            keys[each.name] = (each, *around)
+        changed = {name for name, key in keys.items() if name not in self._known or self._known[name][0] != key}
+        gpus: dict[str, list[GpuSummary]] = {name: [] for name in changed}
+        facts = absent, snapshot.typical_of, snapshot.usage, snapshot.kinds
+        for gpu in gpu_summary.summarize([each for each in order if each.name in changed], *facts):
+            gpus[gpu.node].append(gpu)
+        known = {}
+        for each in order:
+            if each.name not in changed:
+                known[each.name] = self._known[each.name]
                 continue
-            gpus = tuple(gpu_summary.summarize([gpu_node], absent, snapshot.typical_of, snapshot.usage, snapshot.kinds))
-            row = node_table.NodeRow(gpu_node, gpus, gpu_summary.add_up(gpus), absent.get(gpu_node.name))
-            known[gpu_node.name] = key, node_item(row, pods, pool), gpus
+            its = tuple(gpus[each.name])
+            row = node_table.NodeRow(each, its, gpu_summary.add_up(its), absent.get(each.name))
+            known[each.name] = keys[each.name], node_item(row, pods, pools[each.name]), its
         self._known = known
-        every = [gpu for _, _, gpus in known.values() for gpu in gpus]
+        every = [gpu for _, _, its in known.values() for gpu in its]
+        total = gpu_summary.add_up(every)
         return {
             "format": 1,
             "at": round(scene.at, 1),
@@ -89,8 +98,8 @@ class ModelBuilder:
             "absent": _absent(scene),
             "notes": list(snapshot.notes),
             "problems": gpu_summary.ledger_problems(snapshot.nodes, every)[:20],
-            "totals": totals(every, known=[item for _, item, _ in known.values()]),
-            "sentence": gpu_summary.free_sentence(every, gpu_summary.add_up(every)),
+            "totals": totals(every, total, [item for _, item, _ in known.values()]),
+            "sentence": gpu_summary.free_sentence(every, total),
             "nodes": [item for _, item, _ in known.values()],
             "heard": _heard(scene, objects),
             "queue": queue(scene),
@@ -135,7 +144,10 @@ def gpu_item(gpu: GpuSummary, pods: tenants.Pods) -> Json:
 
 
 def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods) -> Json:
-    percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
+    if len(holder.shares) == 1:  # nearly all
+        percent, memory_bytes = holder.shares[0].held_percent, holder.shares[0].held_bytes
+    else:
+        percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
     there = [share for share in holder.shares if gpu.gpu.uuid in share.gpu_uuids]
     limit = max((share.limit_percent for share in there), default=100)
     used = None
@@ -166,12 +178,11 @@ def _used_pair(memory_bytes: int, used: Any) -> list[float | None]:
     return [None if used.bound else round(used.compute_percent, 1), memory_bytes]
 
 
-def totals(gpus: Sequence[GpuSummary], known: Iterable[Json]) -> Json:
+def totals(gpus: Sequence[GpuSummary], total: gpu_summary.Sum, nodes: Iterable[Json]) -> Json:
     """Return the sums over all GPUs; `used` and `idle` only if something was measured."""
-    total = gpu_summary.add_up(gpus)
     shared = [gpu for gpu in gpus if gpu.shared]
     measured = [gpu.measured for gpu in shared if gpu.measured is not None]
-    shares = [share for item in known for gpu in item["gpus"] for share in gpu.get("shares", ())]
+    shares = [share for item in nodes for gpu in item["gpus"] for share in gpu.get("shares", ())]
     idle = [share for share in shares if share.get("idle")]
     used: Json = {}
     if measured:

@@ -23,6 +23,7 @@ from kubectl_gpushare.ui.page_model import Json
 _HOST: Final = "127.0.0.1"
 _HEARTBEAT_SECONDS: Final = 10.0  # between comments on a quiet stream, so that a closed browser is noticed
 _REQUEST_SECONDS: Final = 30.0  # a client that sends nothing for this long is closed
+_POLL_SECONDS: Final = 0.1  # how long closing may take
 _HEADERS: Final = {
     "Cache-Control": "no-store",
     "Cross-Origin-Opener-Policy": "same-origin",
@@ -47,16 +48,14 @@ class PageServer:
 
     def __init__(self, state: page_state.PageState, answers: Replies, *, port: int = 0) -> None:
         self._token = secrets.token_urlsafe(24)
-        page = saved_page.page().encode()
+        page = saved_page.page()
         hosts: set[str] = set()
 
         class Handler(_Handler):
             """Handles the requests of this server."""
 
-        Handler.token, Handler.page, Handler.hosts, Handler.state, Handler.answers = (
-            *(self._token, page, hosts, state),
-            answers,
-        )
+        Handler.token, Handler.hosts, Handler.state, Handler.answers = self._token, hosts, state, answers
+        Handler.page, Handler.policy = page.encode(), f"{saved_page.policy(page)}; frame-ancestors 'none'"
         try:
             self._server = ThreadingHTTPServer((_HOST, port), Handler)
         except OSError as error:
@@ -65,7 +64,7 @@ class PageServer:
             ) from error
         self._server.daemon_threads = True
         hosts |= {f"{name}:{self._server.server_port}" for name in (_HOST, "localhost")}
-        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(_POLL_SECONDS,), daemon=True)
         self._thread.start()
 
     @property
@@ -88,6 +87,7 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = _REQUEST_SECONDS
     token: str
     page: bytes
+    policy: str
     hosts: set[str]
     state: page_state.PageState
     answers: Replies
@@ -143,8 +143,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _head(self, status: HTTPStatus, content_type: str, more: dict[str, str]) -> None:
         self.send_response(status)
-        policy = {"Content-Security-Policy": saved_page.policy(self.page.decode()) + "; frame-ancestors 'none'"}
-        for name, value in {"Content-Type": content_type, **_HEADERS, **policy, **more}.items():
+        own = {"Content-Type": content_type, "Content-Security-Policy": self.policy}
+        for name, value in {**own, **_HEADERS, **more}.items():
             self.send_header(name, value)
         self.end_headers()
 

@@ -1,7 +1,14 @@
 // Makes elements. Text is only ever set as text: names of pods, nodes and models are hostile input.
 
+/** Text with � for each character that is not printable: controls, and marks that reverse the text after them. */
+export function shown(text: string): string {
+  return text.replace(/[^\P{C}\n]|[\u2028\u2029]/gu, "�");
+}
+
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | undefined | ((event: never) => void)>;
+
+const SPOKEN = new Set(["title", "aria-label", "aria-valuetext"]);
 
 export function el<K extends keyof HTMLElementTagNameMap>(
   tag: K,
@@ -14,10 +21,13 @@ export function el<K extends keyof HTMLElementTagNameMap>(
     if (typeof value === "function") {
       element.addEventListener(name, value as (event: Event) => void);
     } else {
-      element.setAttribute(name, value === true ? "" : String(value));
+      element.setAttribute(name, value === true ? "" : typeof value === "string" && SPOKEN.has(name) ? shown(value) : String(value));
     }
   }
-  element.append(...children.filter((child): child is Node | string => child !== null && child !== undefined && child !== false));
+  for (const child of children) {
+    if (child === null || child === undefined || child === false) continue;
+    element.append(typeof child === "string" ? shown(child) : child);
+  }
   return element;
 }
 

@@ -11,7 +11,7 @@ const HEAD_HEIGHT = 34;
 const TILE_LEAST = 168; // pixels
 const TILE_MOST = 300;
 const GAP = 8;
-const AHEAD = 400; // pixels above and below the window that are drawn, too
+const AHEAD = 240; // pixels above and below the window that are drawn, too
 const STALE_SECONDS = 900;
 
 interface Group {
@@ -77,6 +77,8 @@ export class GpuMap {
     for (const element of this.drawn.values()) element.remove();
     this.drawn.clear();
     this.draw();
+    this.speak();
+    drawArrows(this.arrows, this.store, (name) => this.middle(name), this.height);
     if (!this.isPlaced && this.height > 0) {
       this.isPlaced = true;
       if (this.store.view.at) this.scrollTo(this.store.view.at, "start");
@@ -160,8 +162,6 @@ export class GpuMap {
     } else {
       this.drawTiles(top, bottom);
     }
-    this.speak();
-    drawArrows(this.arrows, this.store, (name) => this.middle(name), this.height);
   }
 
   private drawTiles(top: number, bottom: number): void {
