@@ -130,6 +130,9 @@ def compare(old: Iterable[GpuNode], new: Iterable[GpuNode], now: float) -> list[
 
 def _on_node(old: GpuNode, new: GpuNode, now: float) -> Iterator[Json]:
     had, has = ({entry.id: entry for entry in each.allocations} for each in (old, new))
+    for identity, entry in had.items():
+        if identity not in has and not entry.is_backfill_reservation:
+            yield _change(now, "Left", str(entry.pod), _amounts(entry, old))
     for identity, entry in has.items():
         if entry.is_backfill_reservation:
             continue
@@ -138,9 +141,6 @@ def _on_node(old: GpuNode, new: GpuNode, now: float) -> Iterator[Json]:
             yield _change(now, "Arrived", str(entry.pod), _amounts(entry, new))
         elif before_it.shares != entry.shares:
             yield _change(now, "Resized", str(entry.pod), _amounts(entry, new))
-    for identity, entry in had.items():
-        if identity not in has and not entry.is_backfill_reservation:
-            yield _change(now, "Left", str(entry.pod), _amounts(entry, old))
     health = {gpu.uuid: gpu for gpu in old.gpus}
     for gpu in new.gpus:
         known = health.get(gpu.uuid)

@@ -104,9 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif path == "/changes":
             self._stream(int(asked["after"]) if re.fullmatch(r"\d{1,12}", asked.get("after", "")) else 0)
         elif path[1:] in self.answers:
-            answer = self.answers.answer(path[1:], asked)
-            status = HTTPStatus.UNPROCESSABLE_ENTITY if "error" in answer else HTTPStatus.OK
-            self._send(status, page_state.encoded(answer), _JSON)
+            self._send(HTTPStatus.OK, page_state.encoded(self.answers.answer(path[1:], asked)), _JSON)
         else:
             self._send(HTTPStatus.NOT_FOUND, b"no such page", "text/plain; charset=utf-8")
 

@@ -1,5 +1,5 @@
 // The moves of a defrag plan as arrows from GPU to GPU, over the map.
-import { svg } from "./dom";
+import { svg, write } from "./dom";
 import type { Store } from "./store";
 
 type Place = (name: string) => [number, number] | undefined;
@@ -21,7 +21,7 @@ export function drawArrows(layer: SVGElement, store: Store, place: Place, height
       const bend = Math.min(80, Math.hypot(end[0] - start[0], end[1] - start[1]) / 4);
       const middle = [x + (end[1] === start[1] ? 0 : bend), y - (end[1] === start[1] ? bend : 0)];
       const title = svg("title", {});
-      title.textContent = `${number + 1}: ${move.pod} from ${from} to ${move.to.join(", ")}`;
+      write(title, `${number + 1}: ${move.pod} from ${from} to ${move.to.join(", ")}`);
       layer.append(
         svg("path", { d: `M${start.join(" ")} Q${middle.join(" ")} ${end.join(" ")}`, class: "arrow", "marker-end": "url(#tip)" }, title),
         svg("circle", { cx: start[0], cy: start[1], r: 9, class: "step" }),

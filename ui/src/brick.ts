@@ -1,5 +1,5 @@
 // The request as a brick that a person drags over the map: the GPU under it says whether it fits, and why not.
-import { el } from "./dom";
+import { el, write } from "./dom";
 import type { GpuMap } from "./map";
 import type { Panel } from "./panel";
 import type { Store } from "./store";
@@ -16,10 +16,10 @@ export function brick(store: Store, map: GpuMap, panel: Panel): HTMLElement {
     const fits = ref ? store.fits(ref) : undefined;
     ghost.className = `ghost ${fits === undefined ? "" : fits ? "yes" : "no"}`;
     const text = store.view.fit;
-    ghost.textContent = fits === undefined ? text : `${text} ${fits ? "fits" : "does not fit"} on ${name}`;
+    write(ghost, fits === undefined ? text : `${text} ${fits ? "fits" : "does not fit"} on ${name}`);
     if (fits === false) {
       void panel.verdict(text, name).then((why) => {
-        if (ghost && over === name) ghost.textContent = `${name} ${why}`;
+        if (ghost && over === name) write(ghost, `${name} ${why}`);
       });
     }
   };

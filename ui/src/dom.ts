@@ -5,6 +5,11 @@ export function shown(text: string): string {
   return text.replace(/[^\P{C}\n]|[\u2028\u2029]/gu, "�");
 }
 
+/** Set an element's text. */
+export function write(element: Element, text: string): void {
+  element.textContent = shown(text);
+}
+
 type Child = Node | string | null | undefined | false;
 type Attributes = Record<string, string | number | boolean | undefined | ((event: never) => void)>;
 

@@ -1,4 +1,5 @@
 // Many GPUs: a dot each, on a canvas that is as large as the window and drawn again while it scrolls.
+import { shown } from "./dom";
 import { severity } from "./format";
 import type { Ref, Store } from "./store";
 
@@ -57,7 +58,7 @@ export function drawDots(canvas: HTMLCanvasElement, cells: Iterable<Cell>, top: 
   for (const cell of cells) {
     pen.fillStyle = colour.dim;
     pen.globalAlpha = 1;
-    pen.fillText(shortened(cell.label, Math.max(14, Math.floor((cell.refs.length * DOT) / 6))), cell.x, cell.y - top);
+    pen.fillText(shortened(shown(cell.label), Math.max(14, Math.floor((cell.refs.length * DOT) / 6))), cell.x, cell.y - top);
     cell.refs.forEach((ref, position) => dot(pen, ref, cell.x + position * DOT, cell.y - top + 15, colour, store, cursor));
   }
   pen.globalAlpha = 1;

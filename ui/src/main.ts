@@ -1,6 +1,6 @@
 // The page of `kubectl gpushare ui`: puts its parts together and draws them again after every change.
 import { brick } from "./brick";
-import { el } from "./dom";
+import { el, shown, write } from "./dom";
 import { clock } from "./format";
 import { keys } from "./keys";
 import { GpuMap } from "./map";
@@ -95,8 +95,8 @@ store.onChange(() => {
     state.textContent = store.lost ? "" : "Reading the cluster …";
     return;
   }
-  document.title = `gpushare · ${model.cluster.name || "cluster"}`;
-  cluster.textContent = model.cluster.name;
+  document.title = shown(`gpushare · ${model.cluster.name || "cluster"}`);
+  write(cluster, model.cluster.name);
   state.textContent = source.saved ? `saved ${new Date(model.at * 1000).toLocaleString()}` : model.cluster.live ? `live, ${clock(model.at)}` : `from a file, ${clock(model.at)}`;
   state.className = `state ${store.lost || model.trouble ? "old" : model.cluster.live ? "live" : ""}`;
   if (model.version !== version) {
@@ -156,7 +156,7 @@ function drawStatuses(found: Ref[]): void {
       const count = status === "all" ? found.length : found.filter((ref) => hasStatus(ref, status)).length;
       const isOn = store.view.show === status;
       const style = count && status === "trouble" ? "bad" : "";
-      return el("button", { type: "button", id: `show-${status}`, class: style, "aria-pressed": isOn ? "true" : "false", click: () => store.set({ show: isOn ? "all" : status }) }, text, el("span", { class: "badge" }, String(count)));
+      return el("button", { type: "button", id: `show-${status}`, class: style, "aria-pressed": isOn ? "true" : "false", click: () => store.set({ show: isOn ? "all" : status }) }, text, " ", el("span", { class: "badge" }, String(count)));
     }),
   );
   if (focused.startsWith("show-")) document.getElementById(focused)?.focus();

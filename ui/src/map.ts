@@ -1,6 +1,6 @@
 // The map of GPUs: groups of tiles or dots, of which only the visible ones exist, whatever the size of the cluster.
 import { drawArrows } from "./arrows";
-import { el } from "./dom";
+import { el, shown, write } from "./dom";
 import { CELL_HEIGHT, DOT, drawDots, type Cell } from "./dots";
 import { ago, gpus, isShared, sentence, severity } from "./format";
 import { hasStatus, type Ref, type Store } from "./store";
@@ -240,7 +240,7 @@ export class GpuMap {
     const ref = this.cursor ? this.store.find(this.cursor) : undefined;
     const isDots = this.store.zoom === "dots";
     this.spoken.hidden = !isDots;
-    this.spoken.textContent = ref ? sentence(ref.node, ref.gpu, this.store.model?.absent.used ?? "") : `${this.order.length} GPUs`;
+    write(this.spoken, ref ? sentence(ref.node, ref.gpu, this.store.model?.absent.used ?? "") : `${this.order.length} GPUs`);
     if (ref) this.element.setAttribute("aria-activedescendant", isDots ? "spoken" : idOf(ref.name));
     else this.element.removeAttribute("aria-activedescendant");
   }
@@ -318,7 +318,7 @@ export class GpuMap {
     if (this.store.zoom !== "dots") return;
     const name = this.under(event.clientX, event.clientY);
     const ref = name ? this.store.find(name) : undefined;
-    this.canvas.title = ref ? sentence(ref.node, ref.gpu, this.store.model?.absent.used ?? "") : "";
+    this.canvas.title = ref ? shown(sentence(ref.node, ref.gpu, this.store.model?.absent.used ?? "")) : "";
   }
 }
 

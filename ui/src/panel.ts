@@ -1,5 +1,5 @@
 // The panel beside the map: the queue, what fits, the plan, what changed, and the words of `describe` and `why`.
-import { command, el } from "./dom";
+import { command, el, write } from "./dom";
 import { ago, clock } from "./format";
 import { request } from "./request";
 import type { Source } from "./source";
@@ -57,6 +57,7 @@ export class Panel {
             keydown: (event: KeyboardEvent) => this.turn(event),
           },
           each.text,
+          counts[each.tab] ? " " : null,
           counts[each.tab] ? el("span", { class: "badge" }, String(counts[each.tab])) : null,
         ),
       ),
@@ -225,7 +226,7 @@ export class Panel {
       this.moment = Number(slider.value);
       const point = points[this.moment];
       if (!point) return;
-      text.textContent = reading(point, dark);
+      write(text, reading(point, dark));
       slider.setAttribute("aria-valuetext", text.textContent);
       holder.replaceChildren(chart(points, 360, 150, true, point.at));
     });
@@ -322,7 +323,7 @@ function page(parts: Page): HTMLElement {
       list.append(el("dt", {}, part.key), el("dd", { class: part.style }, ...part.values.map((value) => el("span", {}, value))));
     } else {
       list = null;
-      made.append(el("h3", { class: part.style }, part.title));
+      made.append(el("h2", { class: part.style }, part.title));
       for (const block of part.blocks) {
         if (typeof block === "string") made.append(el("p", { class: part.style }, block));
         else if ("commands" in block) made.append(...block.commands.map(command));
@@ -340,7 +341,7 @@ function table(grid: Grid): HTMLElement {
     el(
       "table",
       {},
-      el("thead", {}, el("tr", {}, ...grid.columns.map((column) => el("th", { scope: "col" }, column || " ")))),
+      el("thead", {}, el("tr", {}, ...grid.columns.map((column) => (column ? el("th", { scope: "col" }, column) : el("td", {}))))),
       el("tbody", {}, ...grid.rows.map((row) => el("tr", {}, ...row.map(([text, style]) => el("td", { class: style }, text))))),
     ),
   );

@@ -107,7 +107,7 @@ def test_answers_come_with_errors_as_sentences(page: Page) -> None:
     response, body = page.with_token("/fit?request=0.5&memory=16Gi")
     assert (response.status, json.loads(body)["best"]) == (200, ["gpu-1/3"])
     response, body = page.with_token("/fit?request=many")
-    assert response.status == 422
+    assert response.status == 200  # the browser would log any other as an error of the page
     assert "many" in json.loads(body)["error"]
 
 
