@@ -227,8 +227,9 @@ docs: env ## Generate docs/cli, docs/compatibility.md, docs/coexistence.md, draw
 	$(PYTHON) config/components/monitoring/make.py
 
 .PHONY: pictures
-pictures: env ## Draw the dashboards for docs/images, with a real Prometheus
+pictures: env ## Draw the dashboards for docs/images, with a real Prometheus, and take the screenshot of the page
 	$(PYTHON) docs/images/dashboards.py docs/images
+	PYTHONPATH=. $(PYTHON) docs/images/page.py docs/images
 
 .PHONY: docs-site
 docs-site: env ## Build the manual as a site in build/site; broken links are errors

@@ -22,7 +22,7 @@ export function strip(model: Model, open: (status: "idle" | "trouble") => void):
     figure("In use", totals.used ? `${totals.used.least ? "≥ " : ""}${gpus(totals.used.gpus)}` : na(dark), totals.used ? usedNote(totals) : "", absentNote(totals.used, dark)),
     button("Held, idle", totals.idle ? gpus(totals.idle.gpus) : na(dark), totals.idle ? `GPUs, ${totals.idle.shares} ${totals.idle.shares === 1 ? "share" : "shares"} below 1%` : "", totals.idle?.shares ? "warn" : "", () => open("idle"), absentNote(totals.idle, dark)),
     figure("Free", gpus(totals.freeGpus), `GPUs, ${gpus(totals.stranded)} stranded`, el("span", { class: "note" }, totals.largest ? `largest ${totals.largest.replace("+", " + ")}` : "no hole")),
-    figure("Waiting", queue.why ? na(queue.why) : String(queue.pods.length + (queue.more ?? 0)), queue.why ? "" : "pods", el("span", { class: "note" }, queue.why ? `n/a, because ${queue.why}` : queue.percent ? `for ${gpus(queue.percent / 100)} GPUs` : "none")),
+    figure("Waiting", queue.why ? na(queue.why) : String(queue.pods.length + (queue.more ?? 0)), queue.why ? "" : queue.pods.length === 1 ? "pod" : "pods", el("span", { class: "note" }, queue.why ? `n/a, because ${queue.why}` : queue.percent ? `for ${gpus(queue.percent / 100)} GPUs` : "none")),
     button("Trouble", String(totals.trouble), totals.trouble === 1 ? "GPU" : "GPUs", totals.trouble ? "bad" : "", () => open("trouble"), null),
     el("div", { class: "spark" }, chart(model.points, 260, 48, false), legend()),
   );

@@ -52,7 +52,7 @@ def compare(page: Page, name: str) -> None:
     path = GOLDEN / f"{name}.png"
     if os.environ.get("GPUSHARE_REFRESH_GOLDEN"):
         path.parent.mkdir(exist_ok=True)
-        taken.convert("P", palette=Image.Palette.ADAPTIVE, colors=64).save(path, optimize=True)
+        taken.convert("P", palette=Image.Palette.ADAPTIVE, colors=256).save(path, optimize=True)
         return
     part = different(taken, Image.open(path).convert("RGB"))
     assert part < MAX_DIFFERENT, f"{part:.1%} of the picture differs from {path}"
