@@ -37,7 +37,7 @@ def main(folder: str) -> None:
         scene = dataclasses.replace(cluster_follower.ClusterFollower(origin, chosen, None).scene, cluster="prod")
         state = page_state.PageState(page_history.before(scene.snapshot, [], scene.at))
         state.publish(scene)
-        server = page_server.PageServer(state, page_answers.Answers(origin, chosen, lambda: scene))
+        server = page_server.PageServer(state, page_answers.PageAnswers(origin, chosen, lambda: scene))
         with sync_playwright() as playwright:
             program = prerequisites.program("chromium")
             browser = playwright.chromium.launch(executable_path=program, args=["--no-sandbox"])

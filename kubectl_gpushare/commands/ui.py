@@ -75,7 +75,7 @@ def command(port: int, no_browser: bool, export: str | None, usage: bool | None,
     points = page_history.before(scene.snapshot, events, scene.at)
     state = page_state.PageState(points, page_history.told(events or (), scene.at))
     state.publish(scene)
-    answers = page_answers.Answers(origin, chosen, lambda: scene if follower is None else follower.scene)
+    answers = page_answers.PageAnswers(origin, chosen, lambda: scene if follower is None else follower.scene)
     if export:
         model: Json = state.document()
         saved_page.write(export, saved_page.with_cluster(model, saved_page.answers_of(model, answers)))

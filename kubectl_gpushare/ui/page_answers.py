@@ -1,4 +1,4 @@
-"""Answers to the page's questions, from the verbs' own engine and views: why, fit, defrag and describe.
+"""PageAnswers to the page's questions, from the verbs' own engine and views: why, fit, defrag and describe.
 
 Each answer has the verb's page, the GPUs to light up, and the command that gives the same answer in a terminal. The
 page shows the commands; none is run.
@@ -43,8 +43,8 @@ ASKED: Final = {
 MAX_NEAREST: Final = 12  # candidates that light up
 
 
-class Answers:
-    """Answers about the cluster as it is when the question comes."""
+class PageAnswers:
+    """PageAnswers about the cluster as it is when the question comes."""
 
     def __init__(self, origin: chosen_source.Source, chosen: options.Options, scene: Callable[[], Scene]) -> None:
         self._origin = origin

@@ -9,7 +9,7 @@ from typing import Final
 
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.ui import page_state
-from kubectl_gpushare.ui.page_answers import Answers
+from kubectl_gpushare.ui.page_answers import PageAnswers
 from kubectl_gpushare.ui.page_model import Json
 
 _PAGE: Final = Path(__file__).with_name("page.html")
@@ -40,7 +40,7 @@ def with_cluster(model: Json, answers: Mapping[str, Json]) -> str:
     return html.replace(_SLOT, _SLOT.replace("null", inert), 1)
 
 
-def answers_of(model: Json, answers: Answers) -> dict[str, Json]:
+def answers_of(model: Json, answers: PageAnswers) -> dict[str, Json]:
     """Return the answers that a saved page has, by their address: the sentences of each pod and GPU, if few."""
     gpus = [f"{node['name']}/{gpu['index']}" for node in model["nodes"] for gpu in node["gpus"] if not gpu.get("gone")]
     waiting = [item["pod"] for item in model["queue"]["pods"]]

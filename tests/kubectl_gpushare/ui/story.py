@@ -15,7 +15,7 @@ from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.files import Files
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_history
-from kubectl_gpushare.ui.page_answers import Answers
+from kubectl_gpushare.ui.page_answers import PageAnswers
 from kubectl_gpushare.ui.page_model import Json, Scene
 from kubectl_gpushare.ui.page_server import PageServer
 from kubectl_gpushare.ui.page_state import PageState
@@ -125,7 +125,7 @@ def hostile() -> Scene:
 
 
 class Stage:
-    """A served page of the story, whose scenes change as a test says. Answers come from the scene's objects."""
+    """A served page of the story, whose scenes change as a test says. PageAnswers come from the scene's objects."""
 
     def __init__(self, scene: Scene, folder: Path) -> None:
         self.scene = scene
@@ -142,7 +142,7 @@ class Stage:
         snapshot = self.scene.snapshot
         items = [*map(codec.to_document, snapshot.nodes), *(snapshot.pods or ())]
         self._file.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-        return Answers(Files([str(self._file)]), options.Options(), lambda: self.scene).answer(name, question)
+        return PageAnswers(Files([str(self._file)]), options.Options(), lambda: self.scene).answer(name, question)
 
     def show(self, scene: Scene) -> None:
         self.scene = scene

@@ -11,17 +11,17 @@ import pytest
 from kubectl_gpushare import options
 from kubectl_gpushare.source.files import Files
 from kubectl_gpushare.ui import cluster_follower, page_state
-from kubectl_gpushare.ui.page_answers import Answers
+from kubectl_gpushare.ui.page_answers import PageAnswers
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Plugin
 
 
 @pytest.fixture
-def answers(saved: Path) -> Answers:
+def answers(saved: Path) -> PageAnswers:
     chosen = options.Options(files=(str(saved),))
     origin = Files(chosen.files)
     scene = cluster_follower.saved_scene(origin, chosen, sample.NOW)
-    return Answers(origin, chosen, lambda: scene)
+    return PageAnswers(origin, chosen, lambda: scene)
 
 
 def words(page: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -29,7 +29,7 @@ def words(page: list[dict[str, Any]]) -> dict[str, list[str]]:
 
 
 def test_why_says_what_the_verb_says_and_lights_up_its_first_choice(
-    answers: Answers, plugin: Plugin, saved: Path
+    answers: PageAnswers, plugin: Plugin, saved: Path
 ) -> None:
     answer = answers.answer("why", {"pod": "ml/waiting"})
     verb = json.loads(plugin("why", "waiting", "-n", "ml", "--from", saved, "-o", "json").out)
@@ -40,7 +40,7 @@ def test_why_says_what_the_verb_says_and_lights_up_its_first_choice(
     assert answer["command"] == f"kubectl gpushare why waiting -n ml --from={saved}"
 
 
-def test_why_names_the_nearest_misses(answers: Answers, saved: Path, plugin: Plugin) -> None:
+def test_why_names_the_nearest_misses(answers: PageAnswers, saved: Path, plugin: Plugin) -> None:
     whole = json.loads(saved.read_text())
     manifest = sample.gated("ml/large", request="1", memory="79Gi")
     whole["items"].append(manifest)
@@ -48,14 +48,14 @@ def test_why_names_the_nearest_misses(answers: Answers, saved: Path, plugin: Plu
     chosen = options.Options(files=(str(saved),))
     origin = Files(chosen.files)
     scene = cluster_follower.saved_scene(origin, chosen, sample.NOW)
-    answer = Answers(origin, chosen, lambda: scene).answer("why", {"pod": "ml/large"})
+    answer = PageAnswers(origin, chosen, lambda: scene).answer("why", {"pod": "ml/large"})
     verb = json.loads(plugin("why", "large", "-n", "ml", "--from", saved, "-o", "json").out)
     assert answer["nearest"][0] == {"gpu": "gpu-1/3", "why": "has 70Gi of 80Gi free", "rule": "memory"}
     assert [miss["gpu"] for miss in answer["nearest"]] == [miss["gpu"] for miss in verb["candidates"][:12]]
 
 
 def test_fit_marks_each_gpu_and_the_place_that_the_webhook_would_choose(
-    answers: Answers, plugin: Plugin, saved: Path
+    answers: PageAnswers, plugin: Plugin, saved: Path
 ) -> None:
     answer = answers.answer("fit", {"request": "0.5", "memory": "16Gi"})
     verb = json.loads(plugin("fit", "--request", "0.5", "--memory", "16Gi", "--from", saved, "-o", "json").out)
@@ -65,7 +65,7 @@ def test_fit_marks_each_gpu_and_the_place_that_the_webhook_would_choose(
     assert {"phrase": "unhealthy", "gpus": 1} in answer["counts"]
 
 
-def test_fit_says_why_not_on_one_gpu(answers: Answers) -> None:
+def test_fit_says_why_not_on_one_gpu(answers: PageAnswers) -> None:
     asked = {"request": "0.5", "memory": "16Gi"}
     assert answers.answer("fit", {**asked, "gpu": "gpu-1/0"})["verdict"] == "has 0.25 of its compute free"
     assert answers.answer("fit", {**asked, "gpu": "gpu-1/3"})["verdict"] == "fits"
@@ -83,11 +83,11 @@ def test_fit_says_why_not_on_one_gpu(answers: Answers) -> None:
         ("defrag", {"pod": "ml/trainer"}, "does not wait"),
     ],
 )
-def test_bad_questions_get_a_sentence(answers: Answers, name: str, question: dict[str, str], sentence: str) -> None:
+def test_bad_questions_get_a_sentence(answers: PageAnswers, name: str, question: dict[str, str], sentence: str) -> None:
     assert sentence in answers.answer(name, question)["error"]
 
 
-def test_describe_has_the_words_of_the_verb(answers: Answers) -> None:
+def test_describe_has_the_words_of_the_verb(answers: PageAnswers) -> None:
     page = words(answers.answer("describe", {"kind": "gpu", "name": "gpu-2/1"})["page"])
     assert page["Reason"] == ["XID 79: the GPU has fallen off the bus"]
     answer = answers.answer("describe", {"kind": "pod", "name": "ml/trainer"})
@@ -95,7 +95,7 @@ def test_describe_has_the_words_of_the_verb(answers: Answers) -> None:
     assert answer["command"].startswith("kubectl gpushare describe pod trainer -n ml --from=")
 
 
-def crowded(tmp_path: Path) -> Answers:
+def crowded(tmp_path: Path) -> PageAnswers:
     """Two GPUs, each 40% taken by a pod of a ReplicaSet, and one more pod that would fit if both were on one GPU."""
     from gpushare import codec
     from gpushare.gpunode import GpuNode
@@ -113,7 +113,7 @@ def crowded(tmp_path: Path) -> Answers:
     chosen = options.Options(files=(str(path),))
     origin = Files(chosen.files)
     scene = cluster_follower.saved_scene(origin, chosen, sample.NOW)
-    return Answers(origin, chosen, lambda: scene)
+    return PageAnswers(origin, chosen, lambda: scene)
 
 
 def test_defrag_draws_moves_and_the_gpus_after_them(tmp_path: Path) -> None:
@@ -131,7 +131,7 @@ def test_defrag_for_one_pod_names_it_in_the_command(tmp_path: Path) -> None:
     assert answer["command"].startswith("kubectl gpushare defrag whole -n ml --apply --from=")
 
 
-def test_answers_are_json(answers: Answers) -> None:
+def test_answers_are_json(answers: PageAnswers) -> None:
     for name, question in (
         ("why", {"pod": "ml/trainer"}),
         ("defrag", {}),

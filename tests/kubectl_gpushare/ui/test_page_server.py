@@ -13,7 +13,7 @@ import pytest
 from kubectl_gpushare import options, plugin_errors
 from kubectl_gpushare.source.files import Files
 from kubectl_gpushare.ui import saved_page
-from kubectl_gpushare.ui.page_answers import Answers
+from kubectl_gpushare.ui.page_answers import PageAnswers
 from kubectl_gpushare.ui.page_model import Scene
 from kubectl_gpushare.ui.page_server import PageServer
 from kubectl_gpushare.ui.page_state import PageState
@@ -53,7 +53,7 @@ def page(saved: object) -> Iterator[Page]:
     scene = Scene(sample.snapshot(), sample.NOW)
     state = PageState()
     state.publish(scene)
-    server = PageServer(state, Answers(origin, chosen, lambda: scene))
+    server = PageServer(state, PageAnswers(origin, chosen, lambda: scene))
     yield Page(server, state, scene)
     state.close()
     server.close()
@@ -154,7 +154,7 @@ def test_a_port_in_use_is_an_error_with_a_remedy(page: Page) -> None:
     with pytest.raises(
         plugin_errors.PluginError, match=rf"port {page.server.port} cannot be used \(Address already in use\)"
     ):
-        PageServer(page.state, Answers(Files, options.Options(), lambda: page.scene), port=page.server.port)  # type: ignore[arg-type]
+        PageServer(page.state, PageAnswers(Files, options.Options(), lambda: page.scene), port=page.server.port)  # type: ignore[arg-type]
 
 
 def test_the_policy_is_that_of_the_built_page() -> None:
