@@ -13,6 +13,7 @@ const TILE_MOST = 300;
 const GAP = 8;
 const AHEAD = 240; // pixels above and below the window that are drawn, too
 const STALE_SECONDS = 900;
+const REST_MILLISECONDS = 200; // without scrolling, before the address follows
 
 interface Group {
   name: string;
@@ -42,6 +43,7 @@ export class GpuMap {
   private height = 0;
   private laidOut: unknown[] = [];
   private isPlaced = false;
+  private resting = 0;
   cursor = "";
   onOpen: (what: string) => void = () => undefined;
 
@@ -144,8 +146,8 @@ export class GpuMap {
 
   private scrolled(): void {
     this.draw();
-    const at = this.top();
-    if (at !== this.store.view.at) this.store.view.at = at; // the address follows with the next choice
+    clearTimeout(this.resting);
+    this.resting = setTimeout(() => this.store.remember({ at: this.top() }), REST_MILLISECONDS);
   }
 
   private draw(): void {

@@ -77,10 +77,15 @@ export class Store {
   }
 
   set(change: Partial<View>): void {
+    this.remember(change);
+    this.changed();
+  }
+
+  /** Keep a choice in the address, where nothing has to be drawn again. */
+  remember(change: Partial<View>): void {
     this.view = { ...this.view, ...change };
     const fragment = toFragment(this.view);
     if (fragment !== location.hash) history.replaceState(null, "", fragment || location.pathname + location.search);
-    this.changed();
   }
 
   replace(model: Model): void {

@@ -109,8 +109,10 @@ def test_without_a_display_it_says_how_to_get_there(saved: Path) -> None:
     hidden = dict.fromkeys(("DISPLAY", "WAYLAND_DISPLAY"), "")
     process, address = started("--from", str(saved), **hidden)
     port = address.partition("127.0.0.1:")[2].partition("/")[0]
+    assert process.stderr is not None
+    said = process.stderr.readline()
     process.send_signal(signal.SIGTERM)
-    _, said = process.communicate(timeout=SECONDS)
+    process.communicate(timeout=SECONDS)
     assert f"`ssh -L {port}:127.0.0.1:{port}`" in said
 
 
