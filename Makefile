@@ -106,7 +106,23 @@ krew: env ## Create the archive and manifest for krew in dist/krew (BASE= and HO
 
 .PHONY: check
 check: env build ## Check formats, lints, types, import rules, layers, shell scripts, wording, warnings of other C compilers
-	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style
+	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style check-page
+
+PAGE_PACKAGES := ui/node_modules/.complete
+
+.PHONY: page
+page: $(PAGE_PACKAGES) ## Build the page of `kubectl gpushare ui` from ui/ into kubectl_gpushare/ui/page.html
+	cd ui && npm run --silent build
+
+# Only what the lock names, and no package's own install script.
+$(PAGE_PACKAGES): ui/package.json ui/package-lock.json ui/.npmrc | $(ENVIRONMENT)
+	@command -v npm >/dev/null || $(PYTHON) -m lab.prerequisites node npm
+	cd ui && npm ci --silent --ignore-scripts
+	@touch $@
+
+.PHONY: check-page
+check-page: $(PAGE_PACKAGES) ## Check the types and lints of the page, and that the committed one is what ui/ builds
+	cd ui && npm run --silent check
 
 .PHONY: check-style
 check-style: env ## Check formats, lints, import rules, layers, shell scripts, wording
@@ -211,8 +227,9 @@ docs: env ## Generate docs/cli, docs/compatibility.md, docs/coexistence.md, draw
 	$(PYTHON) config/components/monitoring/make.py
 
 .PHONY: pictures
-pictures: env ## Draw the dashboards for docs/images, with a real Prometheus
+pictures: env ## Draw the dashboards for docs/images, with a real Prometheus, and take the screenshot of the page
 	$(PYTHON) docs/images/dashboards.py docs/images
+	PYTHONPATH=. $(PYTHON) docs/images/page.py docs/images
 
 .PHONY: docs-site
 docs-site: env ## Build the manual as a site in build/site; broken links are errors

@@ -27,6 +27,7 @@ _SAVE_AGAIN = "save it again with `kubectl get gpunodes,nodes,pods -A -o yaml > 
 # verb -> its one-line help; the command itself is `kubectl_gpushare.commands.VERB.command`, or in `_ELSEWHERE`.
 VERBS: Mapping[str, str] = {
     "top": "Show what is allocated, used and free, one line per GPU, node or pod",
+    "ui": "Show every GPU, the queue and what fits on one page in your browser",
     "describe": "Show who shares a node or GPU, or what a pod got and why",
     "why": "Explain why a pod waits and what would help, or why it is on this GPU",
     "fit": "Check whether a pod fits now, where it would go, and how many more would fit",

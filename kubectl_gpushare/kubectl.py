@@ -94,6 +94,10 @@ class Kubectl:
                 text = file.read()
         return text.strip() or "default"
 
+    def current_context(self) -> str:
+        flags = [flag for flag in self.flags if flag.startswith("--kubeconfig")]
+        return self._start("config", "current-context", *flags).text().strip()
+
     def contexts(self) -> list[str]:
         flags = [flag for flag in self.flags if flag.startswith("--kubeconfig")]
         return self._start("config", "get-contexts", "--output=name", *flags).text().split()

@@ -235,6 +235,7 @@ def _print_next(state: Path) -> None:
     print('  export PATH="$PWD/.venv/bin:$PATH"                          # so that kubectl finds its plugin')
     print(f"  kubectl gpushare describe pod two-gpus --from {saved}")
     print(f"  kubectl gpushare describe pod waits --from {saved}")
+    print(f"  kubectl gpushare ui --from {saved:<38} # all of it on one page, in your browser")
     print(
         "  make lab                                                    # a real Kubernetes with simulated GPUs (root)"
     )

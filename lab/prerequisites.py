@@ -29,6 +29,9 @@ PACKAGES = {
     "qemu-aarch64-static": "qemu-user-static",
     "skopeo": "skopeo",
     "clang": "clang",
+    "chromium": "chromium",
+    "node": "nodejs",
+    "npm": "npm",
 }
 # By file that is not a program: the Debian package that contains it.
 FILES = {

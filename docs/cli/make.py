@@ -34,6 +34,11 @@ PICTURES: Mapping[str, Mapping[str, str]] = {
 }
 
 
+SCREENSHOTS: Mapping[str, Mapping[str, str]] = {
+    "ui": {"ui": "A tile per GPU, and a waiting pod with the GPU that nearly fits"}
+}
+
+
 def pages() -> dict[str, str]:
     """File name → text, for every verb, and README.md with the list of them."""
     context = click.Context(cli.group, info_name=cli.PROGRAM)
@@ -58,6 +63,7 @@ def _index(context: click.Context) -> str:
 def _page(verb: str, command: click.Command, parent: click.Context) -> str:
     context = click.Context(command, info_name=verb, parent=parent)
     pictures = [f"![{text}](../images/{name}.svg)" for name, text in PICTURES.get(verb, {}).items()]
+    pictures += [f"![{text}](../images/{name}.png)" for name, text in SCREENSHOTS.get(verb, {}).items()]
     parts = [f"# {cli.PROGRAM} {verb}", *pictures, *_body(command, context, "##")]
     for name, inner in command.commands.items() if isinstance(command, click.Group) else ():
         within = click.Context(inner, info_name=name, parent=context)

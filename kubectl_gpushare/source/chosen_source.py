@@ -88,28 +88,41 @@ def everything(
     Includes claims and volumes if one of `pods_to_place` mounts any; by default, if any pod that shares GPUs does, or
     with_all_volumes any pod.
     """
-    from gpushare.nodefilters import volumes
-    from kubectl_gpushare.source.snapshot import Snapshot
-
     if isinstance(origin, live_cluster.LiveCluster):
         origin.begin(node_objects=True, pods=True)
     try:
-        nodes = origin.gpu_nodes()
-        notes: list[str] = []
-        node_objects = read(origin.node_objects, "nodes' readiness, taints, labels, CPU and memory", notes)
-        pods = read(origin.everybody, "what pods take of their nodes", notes)
-        profile = _profile(origin, notes)
+        snapshot = around(origin, origin.gpu_nodes())
     finally:
         if isinstance(origin, live_cluster.LiveCluster):
             origin.end()
     if pods_to_place is None:
-        pods_to_place = (pods or ()) if with_all_volumes else filter(pod.asks_for_share, pods or ())
-    storage = None
-    if node_objects is not None and any(map(volumes.mounts, pods_to_place)):
-        what = "volumes of claims, and how many of them nodes can attach"
-        unsaved = _SAVE.format(more=",pvc,pv,storageclasses,csinodes,volumeattachments")
-        storage = read(origin.storage, what, notes, unsaved=unsaved)
-    return Snapshot(tuple(nodes), pods, tuple(notes), node_objects=node_objects, storage=storage, profile=profile)
+        pods = snapshot.pods or ()
+        pods_to_place = pods if with_all_volumes else filter(pod.asks_for_share, pods)
+    return with_storage(origin, snapshot, pods_to_place)
+
+
+def around(origin: Source, nodes: Iterable[GpuNode]) -> Snapshot:
+    """Return these GPUNodes with Nodes, all pods and the webhook's policy and mix, and a note for what is left out."""
+    from kubectl_gpushare.source.snapshot import Snapshot
+
+    notes: list[str] = []
+    node_objects = read(origin.node_objects, "nodes' readiness, taints, labels, CPU and memory", notes)
+    pods = read(origin.everybody, "what pods take of their nodes", notes)
+    profile = _profile(origin, notes)
+    return Snapshot(tuple(nodes), pods, tuple(notes), node_objects=node_objects, profile=profile)
+
+
+def with_storage(origin: Source, snapshot: Snapshot, pods_to_place: Iterable[pod.PodJson]) -> Snapshot:
+    """Add claims and volumes if one of these pods mounts any."""
+    from gpushare.nodefilters import volumes
+
+    if snapshot.node_objects is None or not any(map(volumes.mounts, pods_to_place)):
+        return snapshot
+    notes = list(snapshot.notes)
+    what = "volumes of claims, and how many of them nodes can attach"
+    unsaved = _SAVE.format(more=",pvc,pv,storageclasses,csinodes,volumeattachments")
+    storage = read(origin.storage, what, notes, unsaved=unsaved)
+    return dataclasses.replace(snapshot, storage=storage, notes=tuple(notes))
 
 
 def with_profile(origin: Source, snapshot: Snapshot) -> Snapshot:

@@ -88,6 +88,9 @@ class Files:
         events = self._others.get("Event")
         return [event for event in events if _about(event) == wanted] if events else None
 
+    def all_events(self) -> list[Json] | None:
+        return self._others.get("Event")
+
     def storage(self) -> dict[str, list[Json]] | None:
         return {kind: items for kind, items in self._others.items() if kind in STORAGE} or None
 

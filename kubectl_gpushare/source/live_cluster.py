@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpushare import contract, node, pod
@@ -182,6 +182,13 @@ class LiveCluster:
 
     def _events(self, namespace: str, fields: str) -> list[Json]:
         return self._list(_path(f"/api/v1/namespaces/{_quoted(namespace)}/events", {"fieldSelector": fields}))
+
+    def recent_events(self, reasons: Iterable[str]) -> list[Json]:
+        """Return the Events of all namespaces with these reasons, and those of GPUNodes."""
+        paths = {reason: _path("/api/v1/events", {"fieldSelector": f"reason={reason}"}) for reason in reasons}
+        nodes = f"involvedObject.kind={contract.GPUNODE_KIND}"
+        paths[""] = _path("/api/v1/namespaces/default/events", {"fieldSelector": nodes})
+        return [event for events in self._lists(paths).values() for event in events]
 
     def failures(self, namespace: str) -> list[Json]:
         try:

@@ -1,0 +1,79 @@
+"""The distribution's Chromium, one for all tests of a worker, and pages of the story in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from playwright.sync_api import Browser, Page, Request, sync_playwright
+
+from kubectl_gpushare.ui.page_model import Scene
+from lab import prerequisites
+from tests.kubectl_gpushare.ui.story import Stage
+
+MILLISECONDS = 20_000.0  # that anything on the page may take on a busy machine
+
+Visit = Callable[..., Page]
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    prerequisites.ensure_programs("chromium")
+    # Chromium's sandbox needs another user than root, or a kernel feature that containers lack.
+    arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none", "--force-color-profile=srgb"]
+    with sync_playwright() as playwright:
+        launched = playwright.chromium.launch(executable_path=prerequisites.program("chromium"), args=arguments)
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def play(tmp_path: Path) -> Iterator[Callable[[Scene], Stage]]:
+    """Serve a page of a scene until the test ends."""
+    stages: list[Stage] = []
+
+    def start(scene: Scene) -> Stage:
+        stages.append(Stage(scene, tmp_path))
+        return stages[-1]
+
+    yield start
+    for stage in stages:
+        stage.close()
+
+
+@pytest.fixture
+def visit(browser: Browser) -> Iterator[Visit]:
+    """Open an address; at the end no page may have logged an error or asked another server for anything."""
+    complaints: list[str] = []
+    contexts = []
+
+    def open_page(address: str, *, width: int = 1280, height: int = 800, is_calm: bool = True, **more: Any) -> Page:
+        context = browser.new_context(
+            viewport={"width": width, "height": height},
+            timezone_id="UTC",
+            locale="en-GB",
+            reduced_motion="reduce",
+            **more,
+        )
+        contexts.append(context)
+        context.set_default_timeout(MILLISECONDS)
+        page = context.new_page()
+
+        def requested(request: Request) -> None:
+            if not request.url.startswith((address.partition("?")[0].partition("#")[0], "data:")):
+                complaints.append(f"asks for {request.url}")
+
+        page.on("request", requested)
+        page.on("pageerror", lambda error: complaints.append(str(error)))
+        if is_calm:
+            page.on("console", lambda message: complaints.append(message.text) if message.type == "error" else None)
+        page.goto(address)
+        page.wait_for_selector(".strip")
+        return page
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert complaints == []

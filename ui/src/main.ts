@@ -1,0 +1,174 @@
+// The page of `kubectl gpushare ui`: puts its parts together and draws them again after every change.
+import { brick } from "./brick";
+import { el, shown, write } from "./dom";
+import { clock } from "./format";
+import { keys } from "./keys";
+import { GpuMap } from "./map";
+import { Panel } from "./panel";
+import { Source } from "./source";
+import { hasStatus, Store, type Grouping, type Ref, type Status, type Zoom } from "./store";
+import { strip } from "./strip";
+
+const STATUSES: readonly { status: Status; text: string }[] = [
+  { status: "all", text: "All" },
+  { status: "room", text: "With room" },
+  { status: "full", text: "Full" },
+  { status: "idle", text: "Held, idle" },
+  { status: "trouble", text: "Trouble" },
+  { status: "other", text: "Other modes" },
+];
+const TYPING_MILLISECONDS = 250;
+
+const store = new Store();
+const source = new Source(store);
+const map = new GpuMap(store);
+const panel = new Panel(store, source);
+map.onOpen = (what) => panel.open(what);
+panel.onLit = (gpu) => map.scrollTo(gpu, "nearest");
+const help = keys(store, map, panel);
+
+const alerts = el("div", { class: "alerts", role: "status", "aria-live": "polite" });
+const cluster = el("span", { class: "cluster" });
+const state = el("span", { class: "state" });
+const figures = el("div", {});
+const statuses = el("div", { class: "statuses", role: "group", "aria-label": "Show GPUs" });
+const namespaces = el("select", { id: "namespace", "aria-label": "Namespace", change: () => store.set({ ns: namespaces.value }) });
+const answer = el("span", { class: "fit-answer", role: "status" });
+
+const search = el("input", { id: "search", type: "search", placeholder: "Search pod, node, model, UUID …", "aria-label": "Search", value: store.view.q, autocomplete: "off", spellcheck: "false" });
+search.addEventListener("input", () => store.set({ q: search.value }));
+
+const asked = el("input", { id: "request", type: "text", placeholder: "0.5 + 16Gi", "aria-label": "Request: compute + memory", value: store.view.fit, autocomplete: "off", spellcheck: "false" });
+let typing = 0;
+asked.addEventListener("input", () => {
+  clearTimeout(typing);
+  typing = setTimeout(() => void panel.askFit(asked.value.trim()), TYPING_MILLISECONDS);
+});
+asked.addEventListener("keydown", (event) => {
+  if (event.key !== "Enter") return;
+  clearTimeout(typing);
+  store.set({ tab: "fit" });
+  void panel.askFit(asked.value.trim());
+});
+
+const group = choice<Grouping>("Group by", ["node", "pool", "model"], () => store.view.group, (value) => store.set({ group: value }));
+const zoom = choice<Zoom>("Zoom", ["tiles", "dots"], () => store.zoom, (value) => store.set({ zoom: value }));
+
+document.body.prepend(
+  el(
+    "header",
+    { class: "top" },
+    el("h1", {}, el("span", { class: "logo", "aria-hidden": "true" }), "gpushare"),
+    cluster,
+    state,
+    el("span", { class: "grow" }),
+    group.element,
+    zoom.element,
+    search,
+    namespaces,
+    el("button", { type: "button", class: "plain", "aria-label": "Theme", title: "Theme (t)", click: () => document.dispatchEvent(new KeyboardEvent("keydown", { key: "t", bubbles: true })) }, "◐"),
+    el("button", { type: "button", class: "plain", "aria-label": "Keys", title: "Keys (?)", click: () => help.showModal() }, "?"),
+  ),
+  alerts,
+  figures,
+  el(
+    "main",
+    {},
+    el(
+      "section",
+      { class: "left", "aria-label": "GPUs of the cluster" },
+      el("div", { class: "tools" }, statuses, el("span", { class: "grow" }), el("div", { class: "fit-box" }, brick(store, map, panel), asked), answer),
+      map.element,
+    ),
+    panel.element,
+  ),
+  help,
+);
+
+let version = -1;
+store.onChange(() => {
+  const { model } = store;
+  document.documentElement.dataset["theme"] = store.view.theme;
+  document.body.classList.toggle("lost", store.lost !== "");
+  alerts.replaceChildren(...warnings().map(([style, text]) => el("p", { class: style }, text)));
+  if (!model) {
+    state.textContent = store.lost ? "" : "Reading the cluster …";
+    return;
+  }
+  document.title = shown(`gpushare · ${model.cluster.name || "cluster"}`);
+  write(cluster, model.cluster.name);
+  state.textContent = source.saved ? `saved ${new Date(model.at * 1000).toLocaleString()}` : model.cluster.live ? `live, ${clock(model.at)}` : `from a file, ${clock(model.at)}`;
+  state.className = `state ${store.lost || model.trouble ? "old" : model.cluster.live ? "live" : ""}`;
+  if (model.version !== version) {
+    if (version >= 0) panel.forget();
+    else if (store.view.fit) void panel.askFit(store.view.fit);
+    if (version < 0) reopen();
+    version = model.version;
+    figures.replaceChildren(strip(model, (status) => store.set({ show: status })));
+    fillNamespaces();
+  }
+  const found = store.found();
+  drawStatuses(found);
+  answer.textContent = store.fit ? (store.fit.reason ? "fits nowhere" : `${total()} fit`) : "";
+  answer.className = `fit-answer ${store.fit?.reason ? "no" : "yes"}`;
+  group.update();
+  zoom.update();
+  map.update(found);
+  panel.update();
+});
+
+function reopen(): void {
+  const { sel, tab } = store.view;
+  if (sel.startsWith("pod:") && tab === "queue") void panel.choose(sel.slice(4));
+  else if (sel && tab === "details") panel.open(sel);
+}
+
+function total(): number {
+  return Object.values(store.fit?.fits ?? {}).reduce((sum, digits) => sum + digits.replaceAll("0", "").length, 0);
+}
+
+function warnings(): [string, string][] {
+  const { model } = store;
+  const said: [string, string][] = [];
+  if (store.lost) said.push(["bad", store.lost]);
+  if (model?.trouble) said.push(["bad", `The cluster does not answer, so this may be out of date: ${model.trouble}`]);
+  for (const problem of model?.problems ?? []) said.push(["bad", problem]);
+  for (const missing of model?.notes ?? []) said.push(["note", `n/a: ${missing}`]);
+  return said.slice(0, 8);
+}
+
+function fillNamespaces(): void {
+  const names = new Set<string>();
+  const add = (pod: string): unknown => names.add(pod.split("/")[0] ?? "");
+  for (const { gpu } of store.all()) for (const share of gpu.shares ?? []) add(share.pod);
+  for (const pod of store.model?.queue.pods ?? []) add(pod.pod);
+  if (store.view.ns) names.add(store.view.ns);
+  namespaces.replaceChildren(
+    el("option", { value: "" }, "All namespaces"),
+    ...[...names].sort().map((name) => el("option", { value: name, selected: name === store.view.ns }, name)),
+  );
+}
+
+function drawStatuses(found: Ref[]): void {
+  const focused = document.activeElement?.id ?? "";
+  statuses.replaceChildren(
+    ...STATUSES.map(({ status, text }) => {
+      const count = status === "all" ? found.length : found.filter((ref) => hasStatus(ref, status)).length;
+      const isOn = store.view.show === status;
+      const style = count && status === "trouble" ? "bad" : "";
+      return el("button", { type: "button", id: `show-${status}`, class: style, "aria-pressed": isOn ? "true" : "false", click: () => store.set({ show: isOn ? "all" : status }) }, text, " ", el("span", { class: "badge" }, String(count)));
+    }),
+  );
+  if (focused.startsWith("show-")) document.getElementById(focused)?.focus();
+}
+
+function choice<T extends string>(label: string, all: readonly T[], now: () => T, set: (value: T) => void): { element: HTMLElement; update: () => void } {
+  const buttons = all.map((value) => el("button", { type: "button", click: () => set(value) }, value));
+  return {
+    element: el("div", { class: "choice", role: "group", "aria-label": label }, ...buttons),
+    update: () => buttons.forEach((button, at) => button.setAttribute("aria-pressed", all[at] === now() ? "true" : "false")),
+  };
+}
+
+store.changed();
+void source.start();

@@ -1,0 +1,349 @@
+// The panel beside the map: the queue, what fits, the plan, what changed, and the words of `describe` and `why`.
+import { command, el, write } from "./dom";
+import { ago, clock } from "./format";
+import { request } from "./request";
+import type { Source } from "./source";
+import type { Store, Tab } from "./store";
+import { chart, reading } from "./strip";
+import type { Answer, FitAnswer, Grid, Page, PlanAnswer, Waiting, WhyAnswer } from "./types";
+
+const TABS: readonly { tab: Tab; text: string }[] = [
+  { tab: "queue", text: "Queue" },
+  { tab: "fit", text: "Fit" },
+  { tab: "plan", text: "Plan" },
+  { tab: "history", text: "History" },
+  { tab: "details", text: "Details" },
+];
+const MAX_SHOWN = 100; // pods of the queue, and changes
+
+interface Said {
+  answer: Answer | null; // null while it is awaited
+  error: string;
+}
+
+export class Panel {
+  readonly element = el("aside", { class: "panel", "aria-label": "Queue, fit, plan, history and details" });
+  private readonly tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Panel" });
+  private readonly body = el("div", { class: "body", role: "tabpanel", id: "panel", tabindex: 0 });
+  private readonly said = new Map<string, Said>();
+  private shown = "";
+  private moment = -1;
+
+  constructor(
+    private readonly store: Store,
+    private readonly source: Source,
+  ) {
+    this.element.append(this.tabs, this.body);
+  }
+
+  update(): void {
+    const { store } = this;
+    const { tab } = store.view;
+    const waiting = store.model?.queue.pods.length ?? 0;
+    const counts: Partial<Record<Tab, number>> = { queue: waiting + (store.model?.queue.more ?? 0), plan: store.plan?.moves.length ?? 0 };
+    const focused = this.tabs.contains(document.activeElement);
+    this.tabs.replaceChildren(
+      ...TABS.map((each) =>
+        el(
+          "button",
+          {
+            type: "button",
+            role: "tab",
+            id: `tab-${each.tab}`,
+            "aria-selected": each.tab === tab ? "true" : "false",
+            "aria-controls": "panel",
+            tabindex: each.tab === tab ? 0 : -1,
+            click: () => store.set({ tab: each.tab }),
+            keydown: (event: KeyboardEvent) => this.turn(event),
+          },
+          each.text,
+          counts[each.tab] ? " " : null,
+          counts[each.tab] ? el("span", { class: "badge" }, String(counts[each.tab])) : null,
+        ),
+      ),
+    );
+    if (focused) document.getElementById(`tab-${tab}`)?.focus();
+    this.body.setAttribute("aria-labelledby", `tab-${tab}`);
+    if (this.body.contains(document.activeElement) && document.activeElement !== this.body && this.shown === tab && tab !== "queue" && tab !== "details") {
+      if (tab === "history") return; // its slider has the focus
+    }
+    const top = this.shown === tab ? this.body.scrollTop : 0;
+    this.shown = tab;
+    const views: Record<Tab, () => (HTMLElement | SVGElement)[]> = {
+      queue: () => this.queue(),
+      fit: () => this.fit(),
+      plan: () => this.plan(),
+      history: () => this.history(),
+      details: () => this.details(),
+    };
+    const active = document.activeElement instanceof HTMLElement && this.body.contains(document.activeElement) ? document.activeElement.id : "";
+    this.body.replaceChildren(...views[tab]());
+    this.body.scrollTop = top;
+    if (active) document.getElementById(active)?.focus({ preventScroll: true });
+  }
+
+  private turn(event: KeyboardEvent): void {
+    const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
+    if (step === undefined) return;
+    event.preventDefault();
+    event.stopPropagation();
+    const at = TABS.findIndex((each) => each.tab === this.store.view.tab);
+    const next = TABS[(at + step + TABS.length) % TABS.length];
+    if (next) this.store.set({ tab: next.tab });
+  }
+
+  private queue(): HTMLElement[] {
+    const queue = this.store.model?.queue;
+    if (!queue || !this.store.model) return [];
+    if (queue.why) return [note(`The queue is n/a, because ${queue.why}`)];
+    if (!queue.pods.length) return [note("No pod waits for a GPU.")];
+    const words = this.store.view.q.toLowerCase().split(/\s+/).filter(Boolean);
+    const { ns } = this.store.view;
+    const matching = queue.pods.filter((each) => !ns || each.pod.startsWith(`${ns}/`));
+    const found = matching.filter((each) => words.every((word) => each.pod.toLowerCase().includes(word)));
+    const shown = words.length && found.length ? found : matching;
+    const more = shown.length - MAX_SHOWN + (queue.more ?? 0);
+    return [
+      el("ul", { class: "queue" }, ...shown.slice(0, MAX_SHOWN).map((each) => this.waiting(each))),
+      ...(more > 0 ? [note(`${more} more wait: search for one, or run kubectl gpushare top pods -A`)] : []),
+    ];
+  }
+
+  private waiting(each: Waiting): HTMLElement {
+    const key = `pod:${each.pod}`;
+    const isOpen = this.store.view.sel === key;
+    const now = this.store.model?.at ?? 0;
+    const facts = [each.priority ? `priority ${each.priority}` : "", each.since === undefined ? "" : ago(each.since, now)];
+    return el(
+      "li",
+      { class: isOpen ? "waiting open" : "waiting" },
+      el(
+        "button",
+        { type: "button", id: `waits-${encodeURIComponent(each.pod)}`, "aria-expanded": isOpen ? "true" : "false", click: () => void this.choose(isOpen ? "" : each.pod) },
+        el("span", { class: "who" }, el("b", {}, each.pod), el("span", { class: "dim" }, facts.filter(Boolean).join(" · "))),
+        el("span", { class: "asks" }, each.asks.join("; ") || "an invalid request"),
+        el("span", { class: "reason" }, each.reason),
+        each.nearest ? el("span", { class: "nearest" }, el("b", {}, each.nearest), ` ${each.lacks ?? ""}`) : null,
+      ),
+      isOpen && el("div", { class: "more" }, command(each.command), ...this.answered("why", { pod: each.pod }), this.planFor(each.pod)),
+    );
+  }
+
+  private planFor(pod: string): HTMLElement {
+    return el("button", { type: "button", class: "plain", id: "plan-for", click: () => void this.makePlan(pod) }, "Plan moves that make room for it");
+  }
+
+  /** Choose a waiting pod: its reasons appear, and the GPUs that nearly fit light up. */
+  async choose(pod: string): Promise<void> {
+    this.store.lit.clear();
+    this.store.set({ sel: pod ? `pod:${pod}` : "", tab: "queue" });
+    if (!pod) return;
+    const answer = await this.ask<WhyAnswer>("why", { pod });
+    if (!answer || this.store.view.sel !== `pod:${pod}`) return;
+    for (const miss of answer.nearest.slice(0, 3)) this.store.lit.set(miss.gpu, miss.why);
+    for (const gpu of answer.choices.slice(0, 1)) this.store.lit.set(gpu, "fits here now");
+    this.onLit([...this.store.lit.keys()][0] ?? "");
+    this.store.changed();
+  }
+
+  onLit: (gpu: string) => void = () => undefined;
+
+  private fit(): HTMLElement[] {
+    const { fit, view } = this.store;
+    if (!view.fit) return [note("Type a request into the box above the map, such as 0.5 + 16Gi, or drag it over the map.")];
+    const asked = request(view.fit);
+    const head = fit
+      ? [
+          el("p", { class: fit.reason ? "verdict no" : "verdict yes" }, fit.reason ? "It does not fit now." : `It fits, on ${fit.best.join(", ")}.${fit.more !== null && fit.more > 1 ? ` ${fit.more} like it would fit.` : ""}`),
+          ...(fit.counts.length ? [el("ul", { class: "counts" }, ...fit.counts.map((count) => el("li", {}, el("b", {}, String(count.gpus)), ` ${count.phrase}`)))] : []),
+        ]
+      : [];
+    return [...head, ...this.answered("fit", asked, true)];
+  }
+
+  /** Ask where a request fits; the map shows the answer. */
+  async askFit(text: string): Promise<FitAnswer | null> {
+    this.store.fit = null;
+    this.store.set({ fit: text });
+    if (!text) return null;
+    const answer = await this.ask<FitAnswer>("fit", request(text));
+    if (this.store.view.fit === text) {
+      this.store.fit = answer;
+      this.store.changed();
+    }
+    return answer;
+  }
+
+  /** The reason why the request of the page does not fit on one GPU, from the engine. */
+  async verdict(text: string, gpu: string): Promise<string> {
+    try {
+      return (await this.source.ask<FitAnswer>("fit", { ...request(text), gpu })).verdict;
+    } catch (error) {
+      return (error as Error).message;
+    }
+  }
+
+  private plan(): HTMLElement[] {
+    const { store } = this;
+    const make = el("button", { type: "button", class: "plain", id: "make-plan", click: () => void this.makePlan("") }, "Plan for all waiting pods");
+    const question = this.planned ? { pod: this.planned } : {};
+    if (!this.said.has(key("defrag", question))) return [note("The fewest moves that make room, drawn over the map as arrows. The page only shows them."), make];
+    const turn = (isAfter: boolean, text: string): HTMLElement =>
+      el("button", { type: "button", id: `plan-${text}`, "aria-pressed": store.planAfter === isAfter ? "true" : "false", click: () => {
+        store.planAfter = isAfter;
+        store.changed();
+      } }, text);
+    return [
+      el("div", { class: "choice", role: "group", "aria-label": "The map shows the GPUs" }, turn(false, "Before"), turn(true, "After")),
+      ...this.answered("defrag", question, true),
+      make,
+    ];
+  }
+
+  private planned = "";
+
+  async makePlan(pod: string): Promise<void> {
+    const { store } = this;
+    this.planned = pod;
+    store.plan = null;
+    store.planAfter = false;
+    this.said.delete(key("defrag", pod ? { pod } : {}));
+    store.set({ tab: "plan" });
+    store.plan = await this.ask<PlanAnswer>("defrag", pod ? { pod } : {});
+    store.changed();
+  }
+
+  private history(): (HTMLElement | SVGElement)[] {
+    const { model } = this.store;
+    if (!model) return [];
+    const { points, changes } = model;
+    const dark = model.absent.used ?? "";
+    const at = this.moment < 0 || this.moment >= points.length ? points.length - 1 : this.moment;
+    const text = el("output", { for: "moment" }, points[at] ? reading(points[at], dark) : "");
+    const holder = el("div", {}, chart(points, 360, 150, true, points[at]?.at));
+    const slider = el("input", { type: "range", id: "moment", min: 0, max: Math.max(0, points.length - 1), value: at, "aria-label": "Moment", "aria-valuetext": text.textContent });
+    slider.addEventListener("input", () => {
+      this.moment = Number(slider.value);
+      const point = points[this.moment];
+      if (!point) return;
+      write(text, reading(point, dark));
+      slider.setAttribute("aria-valuetext", text.textContent);
+      holder.replaceChildren(chart(points, 360, 150, true, point.at));
+    });
+    const words = this.store.view.q.toLowerCase().split(/\s+/).filter(Boolean);
+    const shown = [...changes].reverse().filter((change) => words.every((word) => `${change.what} ${change.text} ${change.kind}`.toLowerCase().includes(word)));
+    return [
+      holder,
+      slider,
+      text,
+      ...(points.some((point) => point.told) ? [note("The shaded part is what pods and Events tell of the last hour: shares that have ended are missing there.")] : []),
+      el("h2", {}, "Arrivals and departures"),
+      shown.length
+        ? el("ol", { class: "changes" }, ...shown.slice(0, MAX_SHOWN).map((change) =>
+            el("li", { class: change.trouble ? "bad" : "" }, el("time", {}, clock(change.at)), el("span", { class: "kind" }, change.kind), el("b", {}, change.what), el("span", {}, change.text))))
+        : note("None so far."),
+    ];
+  }
+
+  private details(): HTMLElement[] {
+    const [kind = "", ...rest] = this.store.view.sel.split(":");
+    const name = rest.join(":");
+    if (!name) return [note("Choose a GPU, a node or a pod. Enter opens the GPU under the cursor.")];
+    const pods = kind === "gpu" ? [...new Set((this.store.find(name)?.gpu.shares ?? []).map((share) => share.pod))] : [];
+    return [
+      ...(pods.length ? [el("div", { class: "links", role: "group", "aria-label": "Its pods" }, ...pods.slice(0, 12).map((pod) => el("button", { type: "button", click: () => this.open(`pod:${pod}`) }, pod)))] : []),
+      ...this.answered("describe", { kind, name }),
+      ...(kind === "pod" ? [el("h2", {}, "Why there"), ...this.answered("why", { pod: name })] : []),
+    ];
+  }
+
+  /** Show the words of `describe` about a GPU, node or pod. */
+  open(what: string): void {
+    this.store.lit.clear();
+    this.store.set({ sel: what, tab: "details" });
+    const [kind = "", ...rest] = what.split(":");
+    if (!rest.length) return;
+    void this.ask("describe", { kind, name: rest.join(":") });
+    if (kind === "pod") void this.ask("why", { pod: rest.join(":") });
+  }
+
+  /** Forget the answers: the cluster has changed. Those that are shown are asked for again. */
+  forget(): void {
+    for (const [address, said] of this.said) if (said.answer || said.error) this.said.delete(address);
+    const { view } = this.store;
+    if (view.fit) void this.refit(view.fit);
+    if (view.tab === "details" && view.sel) this.open(view.sel);
+    if (view.tab === "queue" && view.sel.startsWith("pod:")) void this.ask("why", { pod: view.sel.slice(4) });
+  }
+
+  private async refit(text: string): Promise<void> {
+    const answer = await this.ask<FitAnswer>("fit", request(text));
+    if (this.store.view.fit === text) this.store.fit = answer;
+    this.store.changed();
+  }
+
+  private async ask<T extends Answer>(name: string, question: Record<string, string>): Promise<T | null> {
+    const address = key(name, question);
+    const said: Said = { answer: null, error: "" };
+    this.said.set(address, said);
+    try {
+      const answer = await this.source.ask<T>(name, question);
+      this.said.set(address, { answer, error: "" });
+      return answer;
+    } catch (error) {
+      this.said.set(address, { answer: null, error: (error as Error).message });
+      return null;
+    } finally {
+      this.store.changed();
+    }
+  }
+
+  private answered(name: string, question: Record<string, string>, isWithCommand = true): HTMLElement[] {
+    const said = this.said.get(key(name, question));
+    if (said?.error) return [el("p", { class: "error", role: "status" }, said.error)];
+    if (!said?.answer) return [el("p", { class: "dim", role: "status" }, said ? "Working it out …" : "")];
+    return [...(isWithCommand && name !== "why" ? [command(said.answer.command)] : []), page(said.answer.page)];
+  }
+}
+
+function key(name: string, question: Record<string, string>): string {
+  return `${name}?${new URLSearchParams(question).toString()}`;
+}
+
+function note(text: string): HTMLElement {
+  return el("p", { class: "note" }, text);
+}
+
+function page(parts: Page): HTMLElement {
+  const made = el("div", { class: "page" });
+  let list: HTMLElement | null = null;
+  for (const part of parts) {
+    if ("key" in part) {
+      if (!list) made.append((list = el("dl", {})));
+      list.append(el("dt", {}, part.key), el("dd", { class: part.style }, ...part.values.map((value) => el("span", {}, value))));
+    } else {
+      list = null;
+      made.append(el("h2", { class: part.style }, part.title));
+      for (const block of part.blocks) {
+        if (typeof block === "string") made.append(el("p", { class: part.style }, block));
+        else if ("commands" in block) made.append(...block.commands.map(command));
+        else made.append(table(block));
+      }
+    }
+  }
+  return made;
+}
+
+function table(grid: Grid): HTMLElement {
+  return el(
+    "div",
+    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
+    el(
+      "table",
+      {},
+      el("thead", {}, el("tr", {}, ...grid.columns.map((column) => (column ? el("th", { scope: "col" }, column) : el("td", {}))))),
+      el("tbody", {}, ...grid.rows.map((row) => el("tr", {}, ...row.map(([text, style]) => el("td", { class: style }, text))))),
+    ),
+  );
+}
+
