@@ -15,6 +15,7 @@ from tests.e2e.observation import eventually
 
 IMAGE: Final = "kueue:lab"
 API: Final = "/apis/kueue.x-k8s.io/v1beta2"
+KIND: Final = {"apiVersion": "kueue.x-k8s.io/v1beta2", "kind": "LocalQueue"}
 GATE: Final = "kueue.x-k8s.io/admission"
 SAMPLES: Final = Path("config/samples/kueue")
 _NAMESPACE: Final = "kueue-system"
@@ -70,5 +71,6 @@ def _adapted(document: dict[str, Any]) -> dict[str, Any]:
     if document["kind"] == "Deployment":
         (container,) = document["spec"]["template"]["spec"]["containers"]
         container |= {"image": IMAGE, "imagePullPolicy": "Never"}
+        document["spec"]["template"]["spec"]["securityContext"]["runAsUser"] = 65532  # as its own image says
         container["resources"] = {"requests": {"cpu": "50m", "memory": "64Mi"}}  # the lab's node is small
     return document

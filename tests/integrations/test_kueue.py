@@ -29,9 +29,8 @@ def queues(
 def user(queues: access.Access) -> Iterator[Observer]:
     """A user with a namespace that has a LocalQueue of the samples' ClusterQueue."""
     with queues.namespace("queued") as namespace:
-        queue = {"metadata": {"name": "shares"}, "spec": {"clusterQueue": "shares"}}
-        queues.create(f"{kueue.API}/namespaces/{namespace}/localqueues", queue)
         observer = Observer(queues, namespace)
+        observer.apply({**kueue.KIND, "metadata": {"name": "shares"}, "spec": {"clusterQueue": "shares"}})
         yield observer
         observer.delete("jobs,pods", "--all")
         observer.ledger_is_empty()
@@ -44,8 +43,8 @@ def queued(name: str, **labels: str) -> dict[str, Any]:
     return made
 
 
-def gates(pod: dict[str, Any]) -> list[str]:
-    return sorted(gate["name"] for gate in pod["spec"].get("schedulingGates", []))
+def gates(pod: dict[str, Any]) -> set[str]:
+    return {gate["name"] for gate in pod["spec"].get("schedulingGates", [])}
 
 
 def holds_nothing(user: Observer) -> bool:
@@ -58,7 +57,7 @@ def test_a_pod_in_the_queue_is_not_placed_before_kueue_admits_it(user: Observer)
         user.apply(queued("held"))
         pod = user.pod("held")
         assert pod is not None
-        assert gates(pod) == [contract.SCHEDULING_GATE, kueue.GATE]
+        assert {contract.SCHEDULING_GATE, kueue.GATE} <= gates(pod)
         assert contract.HOSTNAME_LABEL not in pod["spec"].get("nodeSelector", {})
         assert kueue.GATE in annotation(pod, contract.REASON)
         # The amounts that Kueue counts are there all the same.
@@ -79,7 +78,7 @@ def test_a_pod_beyond_the_quota_waits_with_kueues_reason(user: Observer) -> None
     eventually(lambda: words in user.plugin("why", "queued-b", "-n", user.namespace), what=f"`why` with {words}")
     waiting = user.pod("queued-b")
     assert waiting is not None
-    assert gates(waiting) == [contract.SCHEDULING_GATE, kueue.GATE]
+    assert {contract.SCHEDULING_GATE, kueue.GATE} <= gates(waiting)
     user.delete("pod", "queued-a")
     user.running("queued-b")
     assert "insufficient" not in user.plugin("why", "queued-b", "-n", user.namespace)
@@ -98,6 +97,33 @@ def test_a_group_of_both_runs_as_a_whole(user: Observer) -> None:
         user.apply(made)
     for number in range(2):
         assert annotation(user.running(f"both-{number}"), contract.GPU_UUIDS)
+
+
+def test_the_node_labels_of_a_flavor_bind_the_pod_to_such_nodes(user: Observer) -> None:
+    labels = {"kubernetes.io/os": "linux"}
+    flavor = f"{kueue.API}/resourceflavors/gpushare"
+    user.access.patch(flavor, {"spec": {"nodeLabels": labels}})
+    try:
+        user.apply(queued("bound"))
+        selected = user.running("bound")["spec"]["nodeSelector"]
+        assert selected == {**labels, contract.HOSTNAME_LABEL: user.gpunode().name}
+    finally:
+        user.access.patch(flavor, {"spec": {"nodeLabels": None}})
+
+
+def test_pods_of_a_deployment_use_the_quota_one_by_one(user: Observer) -> None:
+    pod = queued("worker")
+    labels = {**pod["metadata"]["labels"], "app": "worker"}
+    template = {"metadata": {"labels": labels, "annotations": pod["metadata"]["annotations"]}, "spec": pod["spec"]}
+    spec = {"replicas": 2, "selector": {"matchLabels": {"app": "worker"}}, "template": template}
+    user.apply({"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "worker"}, "spec": spec})
+    eventually(
+        lambda: "Kueue: couldn't assign flavors" in user.plugin("why", "deploy/worker", "-n", user.namespace),
+        what="the second pod waits for Kueue",
+    )
+    phases = sorted(str(each["status"]["phase"]) for each in user.pods())
+    assert phases == ["Pending", "Running"]
+    user.kubectl("delete", "deployment", "worker")
 
 
 def test_a_job_in_the_queue_counts_what_its_template_requests(user: Observer) -> None:
