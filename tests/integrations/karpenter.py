@@ -11,8 +11,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
+from deviceplugin.report import startup_taints
 from gpushare import codec, contract
-from lab import access, addresses, integration
+from lab import access, addresses, integration, lab_errors
 from tests import builders
 from tests.autoscaler import NODES
 
@@ -20,6 +21,7 @@ API: Final = "/apis/karpenter.sh/v1"
 POOL: Final = "shares"
 GPUS, MEMORY_GIB, MODEL = 4, 80, "NVIDIA A100-SXM4-80GB"
 PRODUCT: Final = "NVIDIA-A100-SXM4-80GB"
+NOT_READY: Final = "node.kubernetes.io/not-ready"  # from the API server, for the node controller to remove
 STARTUP_TAINT: Final = {"key": contract.STARTUP_TAINTS[0], "effect": "NoSchedule"}
 # Times are short, so that a test sees empty nodes removed.
 _POOL: Final = {
@@ -91,7 +93,7 @@ def _instance_type() -> dict[str, Any]:
 
 @dataclasses.dataclass
 class Agents:
-    """Does what kubelet and agent do on the nodes that Karpenter starts, and a node controller when they go."""
+    """Does what kubelet, agent and node controller do for the nodes that Karpenter starts."""
 
     administrator: access.Access
     booted: list[str] = dataclasses.field(default_factory=list)
@@ -103,6 +105,8 @@ class Agents:
             if name not in self.booted and node["metadata"]["labels"].get("karpenter.sh/nodepool") == POOL:
                 self._boot(node)
                 self.booted.append(name)
+            if name in self.booted:
+                self._untaint(node)
         for gpunode in self.administrator.read(contract.GPUNODE_PATH)["items"]:
             if gpunode["metadata"]["name"] not in nodes:
                 self.administrator.delete(f"{contract.GPUNODE_PATH}/{gpunode['metadata']['name']}")
@@ -126,9 +130,17 @@ class Agents:
         bare = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "metadata": {"name": name}}
         self.administrator.create(contract.GPUNODE_PATH, bare)
         self.administrator.patch(f"{contract.GPUNODE_PATH}/{name}/status", {"status": codec.to_status(made)})
-        self._remove_startup_taint(name)
 
-    def _remove_startup_taint(self, name: str) -> None:
-        node = self.administrator.read(f"{NODES}/{name}")
-        left = [taint for taint in node["spec"].get("taints", []) if taint["key"] != STARTUP_TAINT["key"]]
-        self.administrator.patch(f"{NODES}/{name}", {"spec": {"taints": left}})
+    def _untaint(self, node: dict[str, Any]) -> None:
+        """Remove the start-up taint, which Karpenter writes again when it registers the node, and that of a node that
+        is not ready.
+        """
+        taints = [taint for taint in node["spec"].get("taints", []) if taint["key"] != NOT_READY]
+        patch = startup_taints.patch(taints)
+        left = patch[1]["value"] if patch else taints
+        if left != node["spec"].get("taints", []):
+            version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+            with contextlib.suppress(lab_errors.LabError):  # another client has changed the node meanwhile
+                self.administrator.patch(
+                    f"{NODES}/{node['metadata']['name']}", {"metadata": version, "spec": {"taints": left}}
+                )

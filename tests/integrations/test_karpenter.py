@@ -44,7 +44,9 @@ def test_nodes_start_for_shares_and_go_when_the_last_share_ends(cluster: Cluster
         replica, agents = cluster.start(*FLAGS), Agents(cluster.administrator)
 
         def explain() -> str:
-            return f"{agents.booted}\n{log.read_text()[-6000:]}\n{replica.explain()}"
+            nodes = cluster.kubectl("get", "nodes", "-o", "custom-columns=N:.metadata.name,T:.spec.taints[*].key")
+            pods = cluster.kubectl("get", "pods", "-A", "-o", "wide")
+            return f"{nodes}\n{pods}\n{log.read_text()[-6000:]}\n{replica.explain()}"
 
         def eventually(look: Callable[[], bool], seconds: float = 120) -> None:
             def step() -> bool:
