@@ -186,7 +186,7 @@ soak: env build ## Check that webhook and agent do not grow under ordinary fault
 
 .PHONY: bench
 bench: env build ## Run the benchmarks that need no GPU
-	@for one in $(filter-out $(addprefix bench/,bad_days.py idle_agents.py scale.py soak.py),$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
+	@for one in $(filter-out $(addprefix bench/,bad_days.py idle_agents.py scale.py scaling.py soak.py),$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
 
 ##@ Try
 

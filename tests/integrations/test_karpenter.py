@@ -66,8 +66,9 @@ def test_nodes_start_for_shares_and_go_when_the_last_share_ends(cluster: Cluster
         home = kept["spec"]["nodeName"]
         for name in names[:-1]:
             cluster.delete(name)
-        # Karpenter would move the last pod to a smaller node, or to none, if it were allowed to.
         eventually(lambda: agents.nodes() == [home])
+        blocked = f'Pod has "karpenter.sh/do-not-disrupt" annotation (Pod={cluster.namespace}/{names[-1]})'
+        eventually(lambda: blocked in cluster.notes("DisruptionBlocked", "default"))
         assert is_bound(cluster, names[-1])
         cluster.delete(names[-1])
         eventually(lambda: agents.nodes() == [])
