@@ -162,6 +162,12 @@ test: check ## Run all checks and tests, on a real Kubernetes with simulated GPU
 test-frameworks: env build ## Test PyTorch on simulated GPUs and in shares of them (root; the first run downloads 3 GB)
 	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
 
+.PHONY: test-integrations
+test-integrations: env build ## Test gpushare with Kueue, Karpenter and autoscalers (root; the first run builds them, ten minutes)
+	@$(LAB_PACKAGES)
+	@$(PYTHON) -c 'from lab import integration; integration.ensure_all()'
+	GPUSHARE_TEST_INTEGRATIONS=1 $(BIN)/pytest -q -m integration tests/integrations
+
 .PHONY: gpu-rehearsal
 gpu-rehearsal: env build ## Rehearse the complete run of bench/gpu on simulated GPUs (root; the first run downloads 3 GB)
 	$(PYTHON) -m bench.gpu.rehearsal
@@ -196,7 +202,7 @@ soak: env build ## Check that webhook and agent do not grow under ordinary fault
 
 .PHONY: bench
 bench: env build ## Run the benchmarks that need no GPU
-	@for one in $(filter-out $(addprefix bench/,bad_days.py idle_agents.py scale.py soak.py),$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
+	@for one in $(filter-out $(addprefix bench/,bad_days.py idle_agents.py scale.py scaling.py soak.py),$(wildcard bench/*.py)); do $(PYTHON) "$$one"; done
 
 ##@ Try
 

@@ -11,6 +11,7 @@ from lab import api_server_files, certificates, component, daemon_process, kubec
 
 ISSUER = "https://kubernetes.default.svc"
 ADMINISTRATORS = "system:masters"
+AGGREGATOR = "front-proxy-client"  # the API server, as a client of the servers that APIServices name
 # The API server's clients: certificate and kubeconfig name, user name, groups.
 CLIENTS = {
     "admin": ("kubernetes-admin", (ADMINISTRATORS,)),
@@ -30,7 +31,8 @@ def identities(lab: lab_layout.Layout) -> list[certificates.Identity]:
         "kube-controller-manager-serving": ("localhost", lab.address),
     }
     clients = CLIENTS | {"kube-apiserver-kubelet-client": ("kube-apiserver-kubelet-client", (ADMINISTRATORS,))}
-    clients[api_server_files.WEBHOOK_CLIENT] = (api_server_files.WEBHOOK_CLIENT, ())
+    for own in (api_server_files.WEBHOOK_CLIENT, AGGREGATOR):
+        clients[own] = (own, ())
     for node in lab.nodes:
         clients[node.name] = (f"system:node:{node.name}", ("system:nodes",))
         servers[f"{node.name}-serving"] = (node.name, lab.node_address(node.number))
@@ -104,6 +106,13 @@ def api_server(lab: lab_layout.Layout, programs: Path) -> component.Component:
         f"--kubelet-certificate-authority={keys / 'ca.crt'}",
         f"--kubelet-client-certificate={keys / 'kube-apiserver-kubelet-client.crt'}",
         f"--kubelet-client-key={keys / 'kube-apiserver-kubelet-client.key'}",
+        f"--proxy-client-cert-file={keys / f'{AGGREGATOR}.crt'}",
+        f"--proxy-client-key-file={keys / f'{AGGREGATOR}.key'}",
+        f"--requestheader-client-ca-file={keys / 'ca.crt'}",
+        f"--requestheader-allowed-names={AGGREGATOR}",
+        "--requestheader-username-headers=X-Remote-User",
+        "--requestheader-group-headers=X-Remote-Group",
+        "--requestheader-extra-headers-prefix=X-Remote-Extra-",
         "--kubelet-preferred-address-types=InternalIP",
         "--shutdown-delay-duration=0s",
         "--profiling=false",

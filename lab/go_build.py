@@ -85,12 +85,20 @@ def ensure(build: Build) -> Path:
     return target
 
 
-def _build(build: Build, target: Path) -> None:
+def program() -> str:
+    """Return the path of `go`.
+
+    Raises:
+        LabError: there is none.
+    """
     go = shutil.which("go") or shutil.which("go", path="/usr/local/go/bin")
     if go is None:
-        raise lab_errors.LabError(
-            f"the lab needs Go 1.26 or newer to build {build.title}; install it and put `go` on PATH"
-        )
+        raise lab_errors.LabError("the lab needs Go 1.26 or newer; install it and put `go` on PATH")
+    return go
+
+
+def _build(build: Build, target: Path) -> None:
+    go = program()
     notice = f"lab: building {build.title} {build.version}, once; this takes about {build.minutes} minutes"
     print(notice, file=sys.stderr, flush=True)
     scratch = Path(tempfile.mkdtemp(prefix=f"{target.name}.", dir=target.parent))

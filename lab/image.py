@@ -57,6 +57,13 @@ def write(archive: Path) -> None:
     scratch.rename(archive)
 
 
+def write_program(archive: Path, name: str, program: Path, path: str) -> None:
+    """Write a Docker archive with an image of this name, which holds one static program at `path`."""
+    layer = _layer(_directory("tmp", 0o1777), _file(path.removeprefix("/"), program.read_bytes(), 0o755))
+    with tarfile.open(archive, "w") as tar:
+        _add_bytes(tar, "manifest.json", json.dumps([_add(tar, Image(name, (path,), (layer,)))]).encode())
+
+
 def _add(tar: tarfile.TarFile, image: Image) -> dict[str, object]:
     """Add an image's layers and configuration to the archive; return its entry in the manifest."""
     names = []

@@ -76,6 +76,11 @@ def explained(
         explanation = reasons.explain(manifest, snapshot, allowances.get(namespace, ()), allowed)
     except errors.RequestError as error:
         raise plugin_errors.PluginError(f'pod "{name}" has an invalid request: {error}') from error
+    if reasons.KUEUE_GATE in pod.gates(manifest):
+        workloads_of = chosen_source.read(
+            lambda: origin.queue_workloads(namespace), chosen_source.WORKLOADS, notes, unsaved=""
+        )
+        explanation = reasons.with_queue(explanation, manifest, workloads_of or ())
     if explanation.refusal is not None:  # `defrag` reports it if the user may not read budgets
         budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
 
 from gpushare import contract, errors, isolation, ledger, pod
 from gpushare.defragmentation.evicting import Budgets
@@ -23,6 +24,9 @@ from kubectl_gpushare.source.snapshot import Snapshot
 
 _CHOICES = 5
 MAX_PLANNED_GPUS = 1000
+KUEUE_GATE: Final = "kueue.x-k8s.io/admission"
+_KUEUE_CONDITION: Final = "QuotaReserved"  # of a Workload; its message says what the pod waits for
+_MAX_QUEUE: Final = 600
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,6 +105,20 @@ def around(manifest: pod.PodJson, snapshot: Snapshot) -> World:
     others = [other for other in snapshot.pods or () if pod.namespaced_name(other) != identity]
     storage = snapshot.storage and worlds.unaccounted(snapshot.storage, snapshot.pods or ())
     return World(nodes, snapshot.node_objects, others, storage, claims_are_all=True, profile=snapshot.profile)
+
+
+def with_queue(found: Reasons, manifest: pod.PodJson, workloads: Iterable[Mapping[str, Any]]) -> Reasons:
+    """Add what Kueue says of the pod's Workload. workloads: those of its namespace."""
+    uid = pod.uid(manifest)
+    said = (
+        str(condition.get("message", ""))
+        for workload in workloads
+        if any(owner.get("uid") == uid for owner in workload["metadata"].get("ownerReferences") or ())
+        for condition in (workload.get("status") or {}).get("conditions") or ()
+        if condition.get("type") == _KUEUE_CONDITION and condition.get("status") == "False"
+    )
+    sentences = [f"Kueue: {errors.shortened(sentence, longest=_MAX_QUEUE)}" for sentence in said if sentence]
+    return dataclasses.replace(found, held_back=(*found.held_back, *sentences))
 
 
 def _held_back(asked: RequestingPod) -> list[str]:

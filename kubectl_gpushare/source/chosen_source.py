@@ -44,6 +44,7 @@ NODES = "nodes that are cordoned, not ready or without agent"
 EVENTS = "Events"
 BUDGETS = "PodDisruptionBudgets, which the API server heeds all the same"
 CONFIGURATIONS = "configurations"
+WORKLOADS = "why Kueue does not admit the pod"
 
 _SAVE = "none were saved: save them with `kubectl get gpunodes,nodes,pods{more} -A -o yaml > FILE`"
 NO_CONFIG_MAP = (

@@ -14,7 +14,7 @@ from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source import inputs
 
 STORAGE: Final = frozenset({"PersistentVolume", "PersistentVolumeClaim", "StorageClass", "CSINode", "VolumeAttachment"})
-_LISTED: Final = STORAGE | {"Node", "Event", "PodDisruptionBudget", "ResourceQuota", "Namespace"}
+_LISTED: Final = STORAGE | {"Node", "Event", "PodDisruptionBudget", "ResourceQuota", "Namespace", "Workload"}
 
 _MAKE_ONE = "make one with `kubectl get gpunodes,pods -A -o yaml > FILE`"
 
@@ -103,6 +103,10 @@ class Files:
 
     def budgets(self) -> list[Json]:
         return self._others.get("PodDisruptionBudget", [])
+
+    def queue_workloads(self, namespace: str) -> list[Json]:
+        workloads = self._others.get("Workload", ())
+        return [item for item in workloads if pod.namespaced_name(item)[0] == namespace]
 
     def quotas(self, namespace: str) -> list[Json]:
         quotas = self._others.get("ResourceQuota", ())

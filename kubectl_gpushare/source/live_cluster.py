@@ -25,6 +25,7 @@ _WITH_PODS = {
     "/api/v1": ("ReplicationController", "Pod"),
     "/apis/kubeshare.nthu/v1": ("SharePod",),
 }
+_KUEUE = "/apis/kueue.x-k8s.io"
 _EVERYBODY = "/api/v1/pods?fieldSelector=status.phase%21%3DSucceeded%2Cstatus.phase%21%3DFailed"
 
 
@@ -166,6 +167,14 @@ class LiveCluster:
 
     def budgets(self) -> list[Json]:
         return self._list("/apis/policy/v1/poddisruptionbudgets")
+
+    def queue_workloads(self, namespace: str) -> list[Json]:
+        """Return Kueue's Workloads of a namespace, in the version that the cluster prefers; empty without Kueue."""
+        try:
+            version = self.document(_KUEUE)["preferredVersion"]["version"]
+            return self._list(f"{_KUEUE}/{version}/namespaces/{_quoted(namespace)}/workloads")
+        except (plugin_errors.KubectlNotFound, plugin_errors.NotInstalled):
+            return []
 
     def quotas(self, namespace: str) -> list[Json]:
         return self._list(f"/api/v1/namespaces/{_quoted(namespace)}/resourcequotas")

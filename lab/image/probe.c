@@ -19,16 +19,18 @@
 #define MAX_DEVICES 64
 #define KERNELS_AT_A_TIME 5
 #define TELL_SECONDS 0.1
+#define IDLE_SECONDS 0.1
 
 static const char usage[] =
     "usage: gpushare-probe [--direct] [--nvml] [--device N] [--allocate SIZE[,SIZE...]] [--fill]\n"
-    "                      [--kernels N] [--seconds S] [--duration-us D] [--hold SECONDS]\n"
+    "                      [--kernels N] [--seconds S [--load FILE]] [--duration-us D] [--hold SECONDS]\n"
     "\n"
     "Prints every visible GPU: its name, UUID, total and free bytes. Then, on one of them (default: the first):\n"
     "  --allocate   each size in turn, in bytes or with KiB, MiB, GiB: \"allocated N\" or \"refused N: WHY\"\n"
     "  --fill       as much as there is, to the byte: \"filled N\"\n"
     "  --kernels    N kernels of D microseconds (simulated GPUs only): how long they took\n"
     "  --seconds    such kernels for S seconds; what was done by when, by the machine's own clock, every 0.1 s\n"
+    "  --load       in what part of those seconds, in percent, by the number in FILE, which may change\n"
     "  --hold       keeps everything allocated for so long\n"
     "  --nvml       also what NVML says\n"
     "  --direct     find functions by dlsym instead of cuGetProcAddress\n"
@@ -73,7 +75,7 @@ static const struct {
 typedef struct {
     bool direct, nvml, fill;
     int device;
-    const char *sizes;
+    const char *sizes, *load;
     unsigned long kernels, duration_us, hold_seconds, seconds;
 } options_t;
 
@@ -275,17 +277,43 @@ static bool run_kernels(unsigned long count, unsigned long duration_us) {
     return true;
 }
 
+/* The number in a file, 0 to 100; 0 without one. */
+static double read_load(const char *file) {
+    char text[16] = "";
+    FILE *stream = fopen(file, "re");
+    if (stream != NULL) {
+        if (fgets(text, sizeof text, stream) == NULL)
+            text[0] = '\0';
+        (void)fclose(stream);
+    }
+    double percent = strtod(text, NULL);
+    return percent < 0 ? 0 : percent > 100 ? 100 : percent;
+}
+
+/* Idles as long as the file asks for after `busy_seconds`; returns whether there is work now. */
+static bool idle_for(const char *file, double busy_seconds) {
+    double percent = read_load(file), idle_seconds = IDLE_SECONDS;
+    if (percent > 0)
+        idle_seconds = busy_seconds * (100 - percent) / percent;
+    (void)usleep((useconds_t)(idle_seconds * 1e6));
+    return percent > 0;
+}
+
 /* A few at a time, as a program that looks at its results now and then. */
-static bool run_for(unsigned long seconds, unsigned long duration_us) {
+static bool run_for(unsigned long seconds, unsigned long duration_us, const char *load) {
     void *function;
     if (!load_kernel(duration_us, &function))
         return false;
     unsigned long done = 0;
-    double start = now_seconds(), told = start, now;
+    double start = now_seconds(), told = start, now = start, busy_seconds = 0;
     do {
-        if (!launch_and_wait(function, KERNELS_AT_A_TIME))
-            return false;
-        done += KERNELS_AT_A_TIME;
+        if (load == NULL || idle_for(load, busy_seconds)) {
+            double begun = now_seconds();
+            if (!launch_and_wait(function, KERNELS_AT_A_TIME))
+                return false;
+            done += KERNELS_AT_A_TIME;
+            busy_seconds = now_seconds() - begun;
+        }
         now = now_seconds();
         if (now >= told + TELL_SECONDS) {
             printf("done %lu at %.6f\n", done, now);
@@ -313,6 +341,8 @@ static bool parse_options(char **arguments, options_t *options) {
             options->fill = true;
         else if (strcmp(*at, "--allocate") == 0 && at[1] != NULL)
             options->sizes = *++at;
+        else if (strcmp(*at, "--load") == 0 && at[1] != NULL)
+            options->load = *++at;
         else if (strcmp(*at, "--device") == 0 && parse_number(at[1], &number) && number < MAX_DEVICES)
             at++, options->device = (int)number;
         else if (strcmp(*at, "--kernels") == 0 && parse_number(at[1], &options->kernels))
@@ -356,7 +386,7 @@ int main(int count, char **arguments) {
     if (options.kernels > 0)
         fine = run_kernels(options.kernels, options.duration_us) && fine;
     if (options.seconds > 0)
-        fine = run_for(options.seconds, options.duration_us) && fine;
+        fine = run_for(options.seconds, options.duration_us, options.load) && fine;
     if (options.hold_seconds > 0) {
         printf("holding for %lu seconds\n", options.hold_seconds);
         sleep((unsigned)options.hold_seconds);

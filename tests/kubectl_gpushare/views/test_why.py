@@ -165,3 +165,25 @@ def test_bounds_of_the_namespace_are_those_of_the_webhook(plugin: Plugin, tmp_pa
     path = write(path, [bounded if item is namespace else item for item in items])
     without = json.loads(plugin("why", "p", "-n", "default", "--from", path, "-o", "json").out)
     assert not any("gpushare.io/request" in change["change"] for change in without["changes"])
+
+
+def test_why_has_what_kueue_says_of_the_pod(plugin: Plugin, tmp_path: Path) -> None:
+    queued = gated("queued", request="0.5")
+    queued["spec"]["schedulingGates"].append({"name": "kueue.x-k8s.io/admission"})
+    said = "couldn't assign flavors to pod set main: insufficient unused quota for gpushare.io/gpu-percent"
+    workload = {
+        "apiVersion": "kueue.x-k8s.io/v1beta2",
+        "kind": "Workload",
+        "metadata": {"name": "w", "namespace": "default", "ownerReferences": [{"kind": "Pod", "uid": "u-1"}]},
+        "status": {"conditions": [{"type": "QuotaReserved", "status": "False", "message": said}]},
+    }
+    queued["metadata"]["uid"] = "u-1"
+    node = codec.to_document(builders.node())
+    path = write(tmp_path / "cluster.json", [node, queued, workload])
+    assert f"Kueue: {said}" in plugin("why", "queued", "--from", path).out
+    assert json.loads(plugin("why", "queued", "--from", path, "-o", "json").out)["heldBack"][1] == f"Kueue: {said}"
+    workload["status"]["conditions"][0]["status"] = "True"  # type: ignore[index]
+    assert "Kueue: " not in plugin("why", "queued", "--from", write(path, [node, queued, workload])).out
+    queued["metadata"]["uid"] = "u-2"
+    workload["status"]["conditions"][0]["status"] = "False"  # type: ignore[index]
+    assert "Kueue: " not in plugin("why", "queued", "--from", write(path, [node, queued, workload])).out

@@ -21,8 +21,9 @@ order of their configurations' names, and calls a webhook again if a later one h
   share and places the pod again. If another scheduling gate holds it back, it has no share.
 * A webhook that adds the annotation itself must be called before gpushare.
 
-The tests do not run the products themselves. A webhook makes the same change to a pod with a share,
-in the order of the default names. `make docs` generates this table from the one that the tests use.
+The tests do not run the products themselves, except for [Kueue](kueue.md). A webhook makes the same
+change to a pod with a share, in the order of the default names. `make docs` generates this table
+from the one that the tests use.
 
 """
 COLUMNS = ("software", "what it does to the pod", "called", "what comes of it", "what to do")
