@@ -14,7 +14,8 @@ from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import NodeView, Placement
 from gpushare.preemption import Victim, Victims
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare.planning import reasons
 from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.source.snapshot import Snapshot

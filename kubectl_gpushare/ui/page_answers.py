@@ -19,7 +19,8 @@ from gpushare.defragmentation.moves import DefragPlan
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, explanation, filters
 from gpushare.whatif import unavailable_nodes
-from gpushare.whatif.world import RequestingPod, World
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from kubectl_gpushare import options, plugin_errors
 from kubectl_gpushare.commands import describe
 from kubectl_gpushare.output import values

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, ledger, pod, quantity
+from gpushare import contract, ledger, pod, quantity
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source.snapshot import Snapshot, message_of
@@ -180,6 +180,6 @@ def _first(event: EventJson) -> float:
 
 def _seconds(moment: str) -> float:
     try:
-        return codec.parse_time(moment)
+        return quantity.parse_time(moment)
     except ValueError:
         return 0.0

@@ -12,7 +12,7 @@ import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import codec, contract, errors, ledger, node, pod, printable, request
+from gpushare import contract, errors, ledger, node, pod, printable, quantity, request
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.whatif import unavailable_nodes
@@ -262,7 +262,7 @@ def _created(manifest: pod.PodJson) -> str:
 
 def _seconds(moment: str) -> float | None:
     try:
-        return codec.parse_time(moment) if moment else None
+        return quantity.parse_time(moment) if moment else None
     except ValueError:
         return None
 
