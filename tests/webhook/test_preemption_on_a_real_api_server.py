@@ -51,7 +51,7 @@ def full(with_component: access.Access, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def asking(name: str, *, labels: dict[str, str] | None = None, priority: str = "", **asked: str) -> dict[str, Any]:
+def asking(name: str, *, labels: dict[str, str] | None = None, priority: str = "", **asked: Any) -> dict[str, Any]:
     made = builders.pod(name, labels=labels, **{"request": "1", **asked})
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     if priority:
