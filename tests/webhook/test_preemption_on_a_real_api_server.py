@@ -51,7 +51,7 @@ def full(with_component: access.Access, tmp_path: Path) -> Iterator[Cluster]:
         yield cluster
 
 
-def asking(name: str, *, labels: dict[str, str] | None = None, priority: str = "", **asked: str) -> dict[str, Any]:
+def asking(name: str, *, labels: dict[str, str] | None = None, priority: str = "", **asked: Any) -> dict[str, Any]:
     made = builders.pod(name, labels=labels, **{"request": "1", **asked})
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1"}}
     if priority:
@@ -78,9 +78,10 @@ def is_placed(cluster: Cluster, name: str) -> bool:
     return contract.ALLOCATION in cluster.pod(name)["metadata"]["annotations"]
 
 
-def test_a_pod_takes_the_place_of_the_youngest_and_another_placer_continues(full: Cluster) -> None:
+def test_a_pod_takes_the_place_of_another_and_the_next_placer_continues(full: Cluster) -> None:
     full.create(asking("high", priority=HIGH))
-    until(lambda: evicted(full) == {"low-3"}, full.explain)
+    until(lambda: len(evicted(full)) == 1, full.explain)
+    (victim,) = evicted(full)  # which one is arbitrary, because their times of creation are in whole seconds
     until(lambda: "; takes the place of other pods on node-a" in reason(full, "high"), full.explain)
     until(lambda: len(full.notes(contract.EVENT_PREEMPTED)) == 1, full.explain)
     assert full.notes(contract.EVENT_PREEMPTED)[0].startswith(f"evicted for {full.namespace}/high, whose priority 100")
@@ -95,11 +96,11 @@ def test_a_pod_takes_the_place_of_the_youngest_and_another_placer_continues(full
     until(lambda: second.metric("gpushare_placer_leads") == 1, second.explain)
     full.create(asking("other"))  # whatever it does before, it has read the state by then
     until(lambda: reason(full, "other") != "", full.explain)
-    assert evicted(full) == {"low-3"}
-    full.delete("low-3")  # its kubelet has ended it
+    assert evicted(full) == {victim}
+    full.delete(victim)  # its kubelet has ended it
     until(lambda: is_placed(full, "high"), full.explain)
     assert not is_placed(full, "low-4")
-    assert {pod["metadata"]["name"] for pod in full.pods()} == {"low-0", "low-1", "low-2", "low-4", "high", "other"}
+    assert len([pod for pod in full.pods() if pod["metadata"]["name"].startswith("low-")]) == 4
     until(full.is_settled, full.explain)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,7 @@ from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
 
 
-def create(cluster: Cluster, *numbers: int, group: str = "ring", size: str = "2-4", **asked: str) -> None:
+def create(cluster: Cluster, *numbers: int, group: str = "ring", size: str = "2-4", **asked: Any) -> None:
     for number in numbers:
         cluster.create(f"{group}-{number}", group=group, group_size=size, **{"request": "1", **asked})
 
