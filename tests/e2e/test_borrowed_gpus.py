@@ -82,6 +82,7 @@ def test_gpus_are_borrowed_shared_reclaimed_and_given_back(
     reclaimed = f"reason={contract.EVENT_GPU_RECLAIMED}"
     eventually(
         lambda: lab.kubectl("get", "events", "--all-namespaces", f"--field-selector={reclaimed}", "--no-headers"),
+        seconds=SLOWLY,
         what="reported",
     )
     assert shared not in whole_pods()
@@ -92,6 +93,7 @@ def test_gpus_are_borrowed_shared_reclaimed_and_given_back(
             "waits for a GPU: 1 asked for" in annotation(user.pod("late") or {}, contract.REASON)
             or "borrows no GPU of" in annotation(user.pod("late") or {}, contract.REASON)
         ),
+        seconds=SLOWLY,
         what="told why it waits",
     )
     user.delete("pod", "late")
