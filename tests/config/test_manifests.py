@@ -252,7 +252,7 @@ def test_the_agent_accepts_every_component(component: Path) -> None:
     if component.name == "mig":
         assert environment["NVIDIA_MIG_CONFIG_DEVICES"] == "all"
     assert parsed.end_unlimited is (component.name == "end-unlimited")
-    assert ("KILL" in adds) is parsed.end_unlimited
+    assert ("KILL" in adds) is (component.name in {"end-unlimited", "borrow"})
     assert parsed.deny_unregistered is (component.name == "deny-unregistered")
     assert parsed.driver_memory is (component.name == "driver-memory")
     assert ({"BPF", "NET_ADMIN", "PERFMON"} <= set(adds)) is parsed.deny_unregistered

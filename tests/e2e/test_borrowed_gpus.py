@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from gpushare import contract
-from lab import access, lab_layout
+from lab import access, api_audit, cluster, gpushare, lab_layout
+from tests import rights
 from tests.e2e import borrowed_node
 from tests.e2e.observation import Observer, annotation, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -18,14 +22,33 @@ SLOWLY = 120.0
 
 
 @pytest.fixture(scope="module")
-def lender(installed: lab_layout.Layout, lab: access.Access) -> Iterator[None]:
-    with borrowed_node.lent(lab, installed, "--borrow-idle-seconds=5"):
-        yield
+def lender() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
+    """A lab of its own, whose node another plugin serves."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, node_count=1, owner=os.getpid())
+            layout = lab_layout.load(directory)
+            gpushare.install(layout, administrator)
+            with borrowed_node.lent(administrator, layout, "--borrow-idle-seconds=5"):
+                yield administrator, layout
+                beyond = rights.beyond(api_audit.calls(layout.audit_log))
+                assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
+        finally:
+            cluster.down(directory)
+
+
+@pytest.fixture
+def user(lender: tuple[access.Access, lab_layout.Layout]) -> Iterator[Observer]:
+    with lender[0].namespace("e2e") as namespace:
+        yield Observer(lender[0], namespace)
 
 
 def test_gpus_are_borrowed_shared_reclaimed_and_given_back(
-    lender: None, user: Observer, lab: access.Access, installed: lab_layout.Layout
+    lender: tuple[access.Access, lab_layout.Layout], user: Observer
 ) -> None:
+    lab, installed = lender
+
     def whole_pods() -> dict[str, str]:
         return borrowed_node.gpus_of_whole_pods(lab, installed)
 
@@ -59,6 +82,7 @@ def test_gpus_are_borrowed_shared_reclaimed_and_given_back(
     reclaimed = f"reason={contract.EVENT_GPU_RECLAIMED}"
     eventually(
         lambda: lab.kubectl("get", "events", "--all-namespaces", f"--field-selector={reclaimed}", "--no-headers"),
+        seconds=SLOWLY,
         what="reported",
     )
     assert shared not in whole_pods()
@@ -69,6 +93,7 @@ def test_gpus_are_borrowed_shared_reclaimed_and_given_back(
             "waits for a GPU: 1 asked for" in annotation(user.pod("late") or {}, contract.REASON)
             or "borrows no GPU of" in annotation(user.pod("late") or {}, contract.REASON)
         ),
+        seconds=SLOWLY,
         what="told why it waits",
     )
     user.delete("pod", "late")
