@@ -4,7 +4,7 @@ A lab of one node with gpushare, the controller manager's autoscaler, a real Pro
 with the rules of config/samples/scaling. Prints a table for people, then one JSON object a line per figure; `--plot`
 draws the story.
 
-Run (as root): python -m bench.scaling [--plot docs/images/scaling.svg]
+Run (as root): python -m bench.scaling [--plot FILE.svg]
 """
 
 from __future__ import annotations
