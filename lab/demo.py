@@ -235,11 +235,11 @@ def _print_next(state: Path) -> None:
     print('  export PATH="$PWD/.venv/bin:$PATH"                          # so that kubectl finds its plugin')
     print(f"  kubectl gpushare describe pod two-gpus --from {saved}")
     print(f"  kubectl gpushare describe pod waits --from {saved}")
-    print(f"  kubectl gpushare ui --from {saved:<38} # all of it on one page, in your browser")
     print(
         "  make lab                                                    # a real Kubernetes with simulated GPUs (root)"
     )
     print("  make test                                                   # everything, on that")
+    print(f"  kubectl gpushare ui --from {saved!s:<33}# all of this cluster on one page, in your browser")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,11 @@ def imported(path: Path) -> Iterator[str]:
 
 @pytest.mark.parametrize(
     "path",
-    [*(PACKAGE / "views").rglob("*.py"), *(PACKAGE / "planning").rglob("*.py")],
+    [
+        *(PACKAGE / "views").rglob("*.py"),
+        *(PACKAGE / "planning").rglob("*.py"),
+        *(PACKAGE / "ui" / f"{name}.py" for name in ("page_model", "page_history")),
+    ],
     ids=lambda path: str(path.relative_to(PACKAGE)),
 )
 def test_a_view_or_a_plan_is_pure(path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import os
@@ -15,7 +16,9 @@ import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, expect
 
+from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_server, saved_page
+from kubectl_gpushare.ui.page_state import PageState
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
 from tests.kubectl_gpushare.ui import story
 from tests.kubectl_gpushare.ui.conftest import MILLISECONDS, Visit
@@ -227,7 +230,7 @@ def test_idle_and_unknown_are_told_apart(play: Play, visit: Visit) -> None:
 def test_no_rights_to_pods_leave_the_rest(play: Play, visit: Visit) -> None:
     note = "what pods take of their nodes: user eve may not list pods"
     scene = story.busy()
-    scene = story.dataclasses.replace(scene, snapshot=story.Snapshot(scene.snapshot.nodes, notes=(note,)))
+    scene = dataclasses.replace(scene, snapshot=Snapshot(scene.snapshot.nodes, notes=(note,)))
     page = visit(play(scene).server.address)
     expect(page.locator(".body")).to_contain_text("The queue is n/a, because user eve may not list pods")
     expect(page.locator(".tile")).to_have_count(8)
@@ -248,7 +251,7 @@ def test_a_cluster_that_goes_away_and_comes_back(play: Play, visit: Visit, monke
     monkeypatch.setattr(secrets, "token_urlsafe", lambda _: "always")
     stage = play(story.busy())
     page = visit(stage.server.address, is_calm=False)
-    stage.show(story.dataclasses.replace(story.busy(), trouble="the API server cannot be reached"))
+    stage.show(dataclasses.replace(story.busy(), trouble="the API server cannot be reached"))
     expect(page.locator(".alerts .bad")).to_contain_text("this may be out of date: the API server cannot be reached")
     expect(page.locator(".tile")).to_have_count(8)
     stage.show(story.busy())
@@ -256,7 +259,7 @@ def test_a_cluster_that_goes_away_and_comes_back(play: Play, visit: Visit, monke
     stage.close()
     expect(page.locator(".alerts .bad")).to_contain_text("`kubectl gpushare ui` does not answer")
     expect(page.locator(".tile")).to_have_count(8)
-    stage.state = story.PageState()
+    stage.state = PageState()
     stage.show(story.failing())
     stage.server = page_server.PageServer(stage.state, stage, port=stage.server.port)
     expect(tile(page, "a/2")).to_contain_text("Unhealthy")
