@@ -21,7 +21,7 @@ from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers.borrow import borrow_packing, placeholders
-from webhook.controllers.borrow.borrow_packing import BorrowPacking, Lender
+from webhook.controllers.borrow.borrow_packing import BorrowPacking, LendingNode
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 from webhook.store.ledger_store import ScratchStore
@@ -185,7 +185,7 @@ class BorrowController:
         asked = [entry for entry in shown if entry[0].ref.uid in is_asked]
         return asked, [entry for entry in shown if entry[0].ref.uid not in is_asked]
 
-    def _lenders(self) -> list[Lender]:
+    def _lenders(self) -> list[LendingNode]:
         chooser, lenders = self.store.chooser, []
         for view in self.store.views():
             node, spec = view.node, chooser.cache.node_spec(view.node.name)
@@ -204,10 +204,10 @@ class BorrowController:
             in_use = chooser.cache.info(node.name).amounts.get(contract.BORROWED_RESOURCE, 0)
             free = max(0, offered.get(contract.BORROWED_RESOURCE, 0) - in_use) + coming
             room = max(0, bounds.most - len(having)) + coming
-            lenders.append(Lender(node, bounds, refusal, free, room, len(_borrowed(node))))
+            lenders.append(LendingNode(node, bounds, refusal, free, room, len(_borrowed(node))))
         return lenders
 
-    async def _write(self, lenders: Sequence[Lender], packing: BorrowPacking, left: int) -> dict[str, str]:
+    async def _write(self, lenders: Sequence[LendingNode], packing: BorrowPacking, left: int) -> dict[str, str]:
         """Create and delete placeholders; return, by node, why that failed."""
         failed: dict[str, str] = {}
         lending, template = {lender.node.name: lender for lender in lenders}, None

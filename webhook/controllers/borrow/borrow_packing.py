@@ -23,7 +23,7 @@ from webhook.store.reservation import Reservation
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Lender:
+class LendingNode:
     """A node of another device plugin. refusal: why no GPU of it can be borrowed, as a clause, or empty.
 
     free: how many GPUs the scheduler could bind now, or has bound to placeholders that the agent has not reported.
@@ -49,7 +49,9 @@ class BorrowPacking:
 
 
 class _Packer:
-    def __init__(self, scratch: ScratchStore, reservation: Reservation, lenders: Sequence[Lender], most: int) -> None:
+    def __init__(
+        self, scratch: ScratchStore, reservation: Reservation, lenders: Sequence[LendingNode], most: int
+    ) -> None:
         self._scratch, self._reservation, self._left = scratch, reservation, most
         self._lenders = sorted(lenders, key=lambda one: (-one.borrowed, -one.free, one.node.name))
         self._nodes: dict[str, GpuNode] = {}  # with what was packed onto them
@@ -74,7 +76,7 @@ class _Packer:
                     return
         self.packing.unmet[pod.ref.uid] = self._refused[kind] = self._why_not(pod)
 
-    def _place(self, pod: Pod, request: Request, lender: Lender, *, only_free: bool) -> bool:
+    def _place(self, pod: Pod, request: Request, lender: LendingNode, *, only_free: bool) -> bool:
         """Pack the pod onto the node, with as few more GPUs as it needs; return whether it fits."""
         name, wanted = lender.node.name, self.packing.wanted
         view = self._scratch.view(name)
@@ -129,7 +131,7 @@ def _owned(gpu: Gpu) -> Gpu:
 
 async def pack(
     waiting: Sequence[tuple[Pod, Request]],
-    lenders: Sequence[Lender],
+    lenders: Sequence[LendingNode],
     scratch: ScratchStore,
     reservation: Reservation,
     *,
