@@ -189,7 +189,7 @@ class Running(Answer):
 
 
 class Proxy:
-    """A running `kubectl proxy`. Requests run at once, each on a connection of its own."""
+    """A running `kubectl proxy`. Requests run concurrently, each on its own connection."""
 
     def __init__(self, path: str, flags: Iterable[str]) -> None:
         self._path = path  # of its socket

@@ -1,6 +1,6 @@
 """The screens above the tree: a page to read, and a change to confirm.
 
-Reading and changing run in threads of their own; a screen that was closed ignores what comes later.
+Threads read and change the cluster; a closed screen ignores answers that arrive later.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Failed(Message):
 
 
 def painted(text: str, style: str, place: Terminal) -> Text:
-    """Return the text in a style; what comes from the cluster may contain anything."""
+    """Return the text in a style. Text from the cluster may contain markup and control characters."""
     return Text.from_ansi(terminal.paint(printable.replaced(text), style, on=place.colours))
 
 
@@ -89,7 +89,7 @@ class WorkingScreen(Screen[_Result]):
 
 
 class PageScreen(WorkingScreen[None]):
-    """What `why` or `describe` says."""
+    """The page of `why` or `describe`."""
 
     BINDINGS: ClassVar[list[BindingType]] = [("escape,q,w,d,question_mark", "dismiss")]
 
@@ -144,7 +144,7 @@ class AskScreen(WorkingScreen[list[str]]):
         if submitted.value != self._planned:
             self._plan(submitted.value)
             return
-        self._planned = None  # another Enter plans again, whatever happens
+        self._planned = None  # the next Enter plans again
         self.fill("…")
         self.work(lambda: self._action.do(self._action.params(submitted.value)), self._end)
 

@@ -1,4 +1,4 @@
-"""What the keys of `top -i` do to the selected row: the functions of the verbs, with the same sentences.
+"""The actions behind the keys of `top -i`: each calls the functions of a verb, and prints its sentences.
 
 An action is a command of the plugin, whose last flags may be edited. It is planned first, and done when confirmed.
 """

@@ -50,7 +50,7 @@ class TreeApp(App[int]):
 
     def __init__(self, tree: ClusterTree, actions: TreeActions, place: Terminal) -> None:
         super().__init__()
-        self.theme = "ansi-dark"  # no colours of its own
+        self.theme = "ansi-dark"  # the terminal's colours
         self.tree_screen = TreeScreen(tree, actions, place)
         self.error: Exception | None = None
 

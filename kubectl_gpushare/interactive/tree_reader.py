@@ -1,4 +1,4 @@
-"""Reads the cluster for `top -i` in a thread of its own, so that no key waits for kubectl.
+"""Reads the cluster for `top -i` in the background, so that no key waits for kubectl.
 
 The thread posts each new tree to the app. While the cluster does not answer it keeps the last one, and says since when.
 """

@@ -92,7 +92,7 @@ def _forbidden(world: World, victims: Victims, budgets: Budgets) -> set[str]:
 
 
 def _fewest(world: World, name: str, asked: RequestingPod, budgets: Budgets, spared: set[str]) -> Victims | None:
-    """Return who has to go on this node; empty if nobody has to, None if nothing helps."""
+    """Return the pods to evict from this node, possibly none; None if no eviction makes room."""
     view, priority = world.views[name], pod.priority(asked.manifest)
     candidates, ending = [], []
     for entry in view.node.allocations:

@@ -1,1 +1,1 @@
-"""`ui`: the page with a tile per GPU; what it shows, how it stays current, and its server."""
+"""`ui`: the page with a tile per GPU: its data, the changes that keep it current, and the server."""

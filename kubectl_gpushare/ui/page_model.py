@@ -1,4 +1,4 @@
-"""What the page shows, as JSON: nodes with their GPUs and shares, the queue, and totals; with the words of `top`.
+"""The page's data as JSON, in the words of `top`: nodes with their GPUs and shares, the queue, and totals.
 
 Values in, values out. A part that is unknown is left out, and `absent` has the reason, so that the page never shows a
 zero for it. A node's item is built again only if the node, its pods or its usage changed: a cluster may have 40,000

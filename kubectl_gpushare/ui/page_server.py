@@ -36,7 +36,7 @@ _JSON, _EVENTS = "application/json; charset=utf-8", "text/event-stream; charset=
 
 
 class Replies(Protocol):
-    """What answers questions, by name."""
+    """The functions that answer questions, by name."""
 
     def __contains__(self, name: str) -> bool: ...
 
@@ -44,7 +44,7 @@ class Replies(Protocol):
 
 
 class PageServer:
-    """A server in threads of its own, from its creation until `close`."""
+    """A server that runs in the background from its creation until `close`."""
 
     def __init__(self, state: page_state.PageState, answers: Replies, *, port: int = 0) -> None:
         self._token = secrets.token_urlsafe(24)
@@ -81,7 +81,7 @@ class PageServer:
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One connection."""
+    """A connection with a browser."""
 
     protocol_version = "HTTP/1.1"
     timeout = _REQUEST_SECONDS

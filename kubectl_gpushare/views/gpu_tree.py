@@ -30,7 +30,7 @@ _OF_PODS: Final = {"REQUEST": "COMPUTE", "STATE": "STATUS"}  # column of `top po
 
 
 class HeldShare(NamedTuple):
-    """What a pod holds of a GPU."""
+    """The part of a GPU that a pod holds."""
 
     gpu: GpuSummary
     entry: Allocation
@@ -87,7 +87,7 @@ class NodeBranch:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Look:
-    """What a person has chosen to see."""
+    """The rows that a person has chosen to see."""
 
     opened: frozenset[Key] = frozenset()
     words: tuple[str, ...] = ()  # lower-case; a row is shown if it or something below it has all of them
@@ -107,7 +107,7 @@ class ClusterTree:
     problems: tuple[str, ...]
     now: float
     pods: tenants.Pods
-    known: Mapping[str, NodeBranch]  # all nodes, whatever the namespace
+    known: Mapping[str, NodeBranch]  # all nodes, also if one namespace is shown
 
     @property
     def with_used(self) -> bool:

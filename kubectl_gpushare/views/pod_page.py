@@ -172,7 +172,7 @@ def _lent_document(described: DescribedPod, position: int, share: GivenShare) ->
 
 
 def _lent(described: DescribedPod) -> list[str]:
-    """Return a line for each share with a memory limit: what it is lent, and up to what it may be."""
+    """Return a line for each share with a memory limit: the memory it is lent, and the most that it may be lent."""
     lines = []
     for position, share in enumerate(described.entry.shares if described.entry else ()):
         if known := _lent_document(described, position, share):
