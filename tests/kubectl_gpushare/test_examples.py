@@ -49,7 +49,7 @@ def test_an_example_of_the_help_runs(plugin: Plugin, saved: Path, tmp_path: Path
     command = cli.group.get_command(None, verb)  # type: ignore[arg-type]
     assert command is not None
     command.make_context(verb, words[1:], resilient_parsing=False)
-    needs_cluster = {"-w", "--apply"} & set(words) or words[:2] == ["migrate", "-n"]
+    needs_cluster = {"-i", "-w", "--apply"} & set(words) or words[:2] == ["migrate", "-n"]
     if verb == "ui" and "--export" not in words:
         return  # it serves until Ctrl-C: run in its own tests
     if needs_cluster or verb in {"cordon", "uncordon"} or words[1:2] in (["set"], ["label"]):

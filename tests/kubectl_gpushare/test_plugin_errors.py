@@ -21,6 +21,7 @@ SAMPLES = ROOT / "config" / "samples"
 LINES = {
     "top": "top",
     "top pods": "top pods -A",
+    "ui": "ui --export page.html",
     "describe": "describe node gpu-1",
     "why": "why ml/waiting",
     "fit": "fit --request 0.5",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from gpushare import codec, contract
+from gpushare import contract, quantity
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_history
 from tests.kubectl_gpushare import sample
@@ -15,14 +15,14 @@ def event(reason: str, name: str, minutes_ago: float, message: str = "x") -> dic
     return {
         "reason": reason,
         "involvedObject": {"kind": "Pod", "namespace": "ml", "name": name},
-        "eventTime": codec.format_time(sample.NOW - 60 * minutes_ago),
+        "eventTime": quantity.format_time(sample.NOW - 60 * minutes_ago),
         "message": message,
     }
 
 
 def test_the_last_hour_counts_shares_from_when_their_pods_came() -> None:
     pods = [*sample.pods()]
-    late = {**pods[0], "metadata": {**pods[0]["metadata"], "creationTimestamp": codec.format_time(sample.NOW - 600)}}
+    late = {**pods[0], "metadata": {**pods[0]["metadata"], "creationTimestamp": quantity.format_time(sample.NOW - 600)}}
     points = page_history.before(Snapshot(sample.nodes(), (late, *pods[1:])), None, sample.NOW)
     allocated = [point["allocated"] for point in points]
     assert allocated[-1] - allocated[0] == 0.5  # the trainer's request
