@@ -22,7 +22,7 @@ import termios
 import time
 from pathlib import Path
 
-from bench import cli
+import cli
 
 SIZES = ((24, 80), (50, 200))  # lines and columns
 QUIET_SECONDS = 0.25  # without output, after which a screen is complete
