@@ -89,7 +89,7 @@ class ShareResizer:
     async def lend(self, share: ShareLedger, gpu: int, refused_bytes: int) -> None:
         """Raise the share's limit for a charge that was refused, if its memory limit allows it and memory is free."""
         held_bytes = share.used_bytes()[gpu] + share.limits.overhead_bytes()[gpu]
-        waiting = self.lender.ask(share.tenant, held_bytes + refused_bytes)
+        waiting = self.lender.ask(share.tenant, held_bytes, refused_bytes, gpu=gpu)
         if waiting is None:
             return
         self.refresh()
