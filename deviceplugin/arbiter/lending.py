@@ -85,7 +85,7 @@ class Lender:
         """Return the limit that the share should have, and take what is newly lent out of `free`, by GPU UUID."""
         given, key = entry.shares[share.tenant.share], share.tenant.key
         own_bytes = given.memory_bytes if given.shrink_to_bytes is None else given.shrink_to_bytes
-        limit_bytes = given.memory_limit_bytes or 0
+        limit_bytes = (given.memory_limit_bytes or 0) if given.shrink_to_bytes is None else 0
         chunk_bytes = max(CHUNK_BYTES, (limit_bytes - own_bytes) // CHUNKS)
         counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
         has_bytes = min(share.tenant.memory_bytes, counted_bytes)
