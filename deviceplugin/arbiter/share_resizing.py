@@ -259,7 +259,7 @@ class ShareResizer:
     def _is_held_by_orphans(self, entry: Allocation, position: int, ledger: ShareLedger | None) -> bool:
         """Whether processes without a record may hold what the status says that the share is lent."""
         pod_uid = ledger.tenant.pod_uid if ledger is not None else entry.pod.uid
-        return (entry.id, position) not in self._explained or self.orphans.exist(pod_uid)
+        return (entry.id, position) not in self._explained or self.orphans.may_exist(pod_uid)
 
     def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
         """Yield what shares without an allocation may have been lent.

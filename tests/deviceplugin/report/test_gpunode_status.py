@@ -23,7 +23,8 @@ class Api(api_client.ApiClient):
     def __init__(self) -> None:
         self.written: list[dict[str, Any]] = []
 
-    async def patch(self, path: str, body: Any, content_type: str = api_client.MERGE_PATCH) -> dict[str, Any]:
+    async def patch(self, path: str, body: Any, content_type: str = "") -> dict[str, Any]:
+        del path, content_type
         self.written.append(body)
         return {"metadata": {"name": "node-a", "resourceVersion": "2"}, "status": body["status"]}
 
