@@ -95,7 +95,10 @@ class Orphans:
         return found
 
     def _candidates(self, processes: Iterable[_Who]) -> dict[_Who, frozenset[_Inode]] | None:
-        """Return the processes that may have a ledger, and its inode if known. None: that takes too long. Runs in a thread."""
+        """Return the processes that may have a ledger, and its inode if known. Runs in a thread.
+
+        None if that takes too long.
+        """
         candidates: dict[_Who, frozenset[_Inode]] = {}
         for who in processes:
             if time.thread_time() > SEARCH_SECONDS:
