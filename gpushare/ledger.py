@@ -26,7 +26,7 @@ class GpuUse:
     lent_bytes: int = 0
 
     @property
-    def lent(self) -> str:
+    def lent_clause(self) -> str:
         """The end of a sentence about free memory: how much is lent; empty if none is."""
         return f", {quantity.format_bytes(self.lent_bytes)} is lent to its pods" if self.lent_bytes else ""
 

@@ -220,7 +220,7 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
         if more_bytes > 0 and after[uuid].memory_bytes > gpu.memory_bytes:
             free_bytes = max(0, gpu.memory_bytes - before[uuid].memory_bytes)
             free, more = map(quantity.format_bytes, (free_bytes, more_bytes))
-            problems.append(f"{where} has {free} of memory free{before[uuid].lent}, {more} more are requested")
+            problems.append(f"{where} has {free} of memory free{before[uuid].lent_clause}, {more} more are requested")
     return "; ".join(problems)
 
 

@@ -291,7 +291,7 @@ def _memory(ask: FilterInput) -> Verdict:
     total = quantity.format_bytes(ask.gpu.memory_bytes)
     reserved = _reserved(ask, lambda held: held[1], quantity.format_bytes)
     free = quantity.format_bytes(max(0, amount.free))
-    return f"has {free} of {total} free{reserved}{ask.used.lent}", amount.shortfall
+    return f"has {free} of {total} free{reserved}{ask.used.lent_clause}", amount.shortfall
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:

@@ -129,7 +129,7 @@ async def test_memory_in_use_counts_after_the_gpunode_was_restored_to_a_state_be
     await process("hello")
     await process("reclaim")
     node.write_status()
-    assert counted(node) == LIMIT - 50
+    await waiting.until(lambda: counted(node) == LIMIT - 50)
     await process("charge", 0, -10)
     await waiting.until(lambda: counted(node) == OWN)
 
