@@ -231,7 +231,11 @@ async def test_a_process_of_a_share_that_is_to_shrink_does_not_wait(trainer: Sha
 MUTATIONS: dict[str, tuple[object, str, object]] = {
     "memory of other shares is lent": (lending, "free_bytes", lambda *_: {GPUS[0]: MAX}),
     "pages of earlier agents are ignored": (ShareLedger, "outdated", False),
-    "memory in use beyond a restored amount is forgotten": (share_resizing.ShareResizer, "_unenforced_bytes", lambda *_: 0),
+    "memory in use beyond a restored amount is forgotten": (
+        share_resizing.ShareResizer,
+        "_unenforced_bytes",
+        lambda *_: 0,
+    ),
     "a deleted GPUNode's loans are forgotten": (share_resizing.ShareResizer, "_orphaned", lambda *_: ()),
 }
 
