@@ -4,22 +4,20 @@ Reading is tolerant: an invalid entry is left out, with a sentence in `problems`
 may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
 loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
 
-Releases before 0.4 do not know lent memory. So a GPU's `memory` excludes it, and they place nothing there; and it has a
-field of its own in the status, because an agent of theirs overwrites `resizes` and leaves unknown fields alone.
+Releases before 0.4 do not know lent memory. So it has a field of its own in the status: an agent of theirs overwrites
+`resizes`, and leaves unknown fields alone. `gpu_status` says how they see a GPU.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import enum
 import json
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, TypeVar
 
-from gpushare import contract, errors, gpunode, quantity
+from gpushare import contract, errors, gpu_status, gpunode, json_fields, quantity
 from gpushare.allocation import (
     ALL_STEPS,
-    ONLY_ARBITER,
     TO_THE_END,
     Allocation,
     GivenShare,
@@ -29,18 +27,14 @@ from gpushare.allocation import (
     PodRef,
     Steps,
 )
-from gpushare.gpunode import Condition, Gpu, GpuNode, MemoryEnforcement, Mode, Resize
+from gpushare.gpunode import Condition, GpuNode, Resize
 from gpushare.mig import profile
-from gpushare.mig.instance_layout import ProfileGeometry
-from gpushare.mig.profile import Profile
 
 Json = Mapping[str, Any]
 Ignored = Callable[[str, str], None]
 _Entry = TypeVar("_Entry")
 _Part = TypeVar("_Part", dict[str, Any], list[Any])
 
-_MAX: Final = 2**63 - 1  # integers of Kubernetes have 64 bits
-_MAX_SLICES: Final = 64  # memory slices of a GPU; today's have at most 8
 _NO_LABELS: Final = Labels()  # one object for all: most allocations have no label
 _LABEL_KEYS: Final = ("affinity", "antiAffinity", "exclusion")  # as the first fields of Labels
 _RESIZE_KEYS: Final = ("allocation", "share", "memory", "used")  # as the fields of Resize
@@ -60,7 +54,7 @@ def read(document: Json) -> GpuNode:
     labels = _part(metadata, "labels", dict, name, problems)
     annotations = metadata.get("annotations")
     cordoned = frozenset(map(str, _part(spec, "cordoned", list, f"{name}: spec", problems)))
-    gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: _read_gpu(entry, cordoned), problems)
+    gpus, _ = _entries(status, "gpus", f"{name}: status", lambda entry: gpu_status.read(entry, cordoned), problems)
 
     def ignored(identity: str, sentence: str) -> None:
         problems.append(f"{name}: spec.allocations, {errors.shortened(identity)}: {sentence}")
@@ -106,7 +100,9 @@ def read(document: Json) -> GpuNode:
 def to_spec(node: GpuNode) -> dict[str, Any]:
     """Return the `spec` of the GPUNode object."""
     allocations = [*map(_write_allocation, node.allocations), *node.unread]
-    return {"allocations": allocations} | _present(cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed))
+    return {"allocations": allocations} | json_fields.present(
+        cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed)
+    )
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:
@@ -119,17 +115,17 @@ def to_status(node: GpuNode) -> dict[str, Any]:
     lent = [resize for resize in node.resizes if resize in unplaced or (resize.allocation, resize.share) in loans]
     return {
         "config": node.config,
-        "gpus": [_gpu_entry(gpu, unplaced_bytes + on_gpus.get(gpu.uuid, 0)) for gpu in node.gpus],
+        "gpus": [gpu_status.write(gpu, unplaced_bytes + on_gpus.get(gpu.uuid, 0)) for gpu in node.gpus],
         "conditions": [
             dict(zip(_CONDITION_KEYS, dataclasses.astuple(condition), strict=True)) for condition in node.conditions
         ],
         "resizes": [_write_resize(resize) for resize in node.resizes if resize not in lent],
-    } | _present(lent=[_write_resize(resize) for resize in lent])
+    } | json_fields.present(lent=[_write_resize(resize) for resize in lent])
 
 
 def to_document(node: GpuNode) -> dict[str, Any]:
     """Return the whole GPUNode object."""
-    metadata = {"name": node.name} | _present(
+    metadata = {"name": node.name} | json_fields.present(
         resourceVersion=node.version,
         creationTimestamp=node.created,
         labels=dict(node.labels),
@@ -183,8 +179,12 @@ def _unique(
 
 
 def _read_resize(entry: Json) -> Resize:
-    identity, share = _text(entry["allocation"], "allocation"), _whole(entry["share"], "share", most=255)
-    return Resize(identity, share, _whole(entry["memory"], "memory"), _whole(entry["used"], "used"))
+    return Resize(
+        allocation=json_fields.text(entry["allocation"], "allocation"),
+        share=json_fields.whole(entry["share"], "share", most=255),
+        memory_bytes=json_fields.whole(entry["memory"], "memory"),
+        used_bytes=json_fields.whole(entry["used"], "used"),
+    )
 
 
 def _write_resize(resize: Resize) -> dict[str, Any]:
@@ -200,93 +200,16 @@ def _highest(resizes: Iterable[Resize]) -> list[Resize]:
     return [by_share[place] for place in sorted(by_share)]
 
 
-def _read_gpu(entry: Json, cordoned: frozenset[str]) -> Gpu:
-    uuid = _text(entry["uuid"], "uuid")
-    major, _, minor = str(entry.get("computeCapability") or "0.0").partition(".")
-    numa, linked = entry.get("numaNode"), entry.get("linkGroup")
-    return Gpu(
-        uuid=uuid,
-        index=_whole(entry.get("index", 0), "index", most=4096),
-        model=str(entry.get("model", "")),
-        memory_bytes=_whole(entry["memory"], "memory") + _whole(entry.get("lent", 0), "lent"),
-        compute_capability=(int(major), int(minor or 0)),
-        numa_node=None if numa is None else _whole(numa, "numaNode", most=4096),
-        link_group=None if linked is None else _whole(linked, "linkGroup", most=4096),
-        pci_bus_id=str(entry.get("pciBusID", "")),
-        # The agent writes exclusive for such a GPU: a release that does not know owners must not place pods on it.
-        mode=Mode.FRACTIONAL if entry.get("owner") else Mode(entry.get("mode", Mode.FRACTIONAL)),
-        pending_mode=Mode(entry["pendingMode"]) if entry.get("pendingMode") else None,
-        mig_profiles=tuple(_text(name, "migDevices") for name in entry.get("migDevices") or ()),
-        isolations=tuple(kind for kind in Isolation if kind in entry.get("isolations", ONLY_ARBITER)),
-        sm_partitions=_whole(entry.get("smPartitions", 0), "smPartitions", most=contract.MAX_SM_PARTITIONS),
-        mig_geometry=tuple(map(_read_mig_profile, entry.get("migProfiles") or ())),
-        memory_enforcement=MemoryEnforcement(entry.get("memoryEnforcement", MemoryEnforcement.LIBRARY)),
-        healthy=entry.get("healthy", True) is True,
-        health_reason=str(entry.get("healthReason", "")),
-        cordoned=uuid in cordoned or bool(entry.get("pendingMode")),
-        owner=str(entry.get("owner") or ""),
-    )
-
-
-def _read_mig_profile(entry: Json) -> ProfileGeometry:
-    slices = _whole(entry["slices"], "slices", most=_MAX_SLICES)
-    starts = tuple(_whole(start, "starts", most=_MAX_SLICES) for start in entry["starts"])
-    count, memory_bytes = _whole(entry["count"], "count", most=_MAX_SLICES), _whole(entry["memory"], "memory")
-    return ProfileGeometry(_profile(entry["name"]), 0, slices, starts, count, memory_bytes)
-
-
-def _profile(name: Any) -> Profile:
-    return profile.parse(_text(name, "profile"))
-
-
-def _gpu_entry(gpu: Gpu, lent_bytes: int) -> dict[str, Any]:
-    lent_bytes = min(lent_bytes, gpu.memory_bytes)
-    entry = {
-        "uuid": gpu.uuid,
-        "index": gpu.index,
-        "model": gpu.model,
-        "memory": gpu.memory_bytes - lent_bytes,
-        "computeCapability": "{}.{}".format(*gpu.compute_capability),
-        "pciBusID": gpu.pci_bus_id,
-        "mode": Mode.EXCLUSIVE.value if gpu.owner else gpu.mode.value,
-        "healthy": gpu.healthy,
-    } | _present(
-        lent=lent_bytes or None,
-        pendingMode=gpu.pending_mode and gpu.pending_mode.value,
-        migDevices=list(gpu.mig_profiles),
-        smPartitions=gpu.sm_partitions or None,
-        memoryEnforcement=_unless(gpu.memory_enforcement, MemoryEnforcement.LIBRARY),
-        numaNode=gpu.numa_node,
-        linkGroup=gpu.link_group,
-        healthReason=gpu.health_reason,
-        owner=gpu.owner,
-    )
-    if gpu.isolations != ONLY_ARBITER:
-        entry["isolations"] = [*gpu.isolations]
-    if gpu.mig_geometry:
-        entry["migProfiles"] = [
-            {
-                "name": str(kind.profile),
-                "memory": kind.memory_bytes,
-                "slices": kind.memory_slices,
-                "starts": list(kind.starts),
-                "count": kind.most,
-            }
-            for kind in gpu.mig_geometry
-        ]
-    return entry
-
-
 def _read_allocation(entry: Json, ignored: Ignored) -> Allocation:
     """Return the allocation of an entry; `ignored` gets its ID and a sentence for a field that affects no amount."""
     holder = entry["pod"]
     labels, isolation = entry.get("labels") or {}, Isolation(entry.get("isolation", Isolation.ARBITER))
     until = entry.get("reservedUntil")
-    identity = _text(entry["id"], "id")
+    identity = json_fields.text(entry["id"], "id")
     return Allocation(
         id=identity,
         pod=PodRef(
-            namespace=_text(holder["namespace"], "pod.namespace"),
+            namespace=json_fields.text(holder["namespace"], "pod.namespace"),
             name=str(holder.get("name", "")),
             uid=str(holder.get("uid", "")),
         ),
@@ -305,17 +228,17 @@ def _read_labels(labels: Json, isolation: Isolation) -> Labels:
 
 
 def _write_allocation(entry: Allocation) -> dict[str, Any]:
-    labels = _present(
+    labels = json_fields.present(
         affinity=entry.labels.affinity, antiAffinity=entry.labels.anti_affinity, exclusion=entry.labels.exclusion
     )
     return {
         "id": entry.id,
-        "pod": {"namespace": entry.pod.namespace} | _present(name=entry.pod.name, uid=entry.pod.uid),
+        "pod": {"namespace": entry.pod.namespace} | json_fields.present(name=entry.pod.name, uid=entry.pod.uid),
         "shares": [_write_share(share) for share in entry.shares],
-    } | _present(
+    } | json_fields.present(
         reservedUntil=None if entry.reserved_until is None else quantity.format_time(entry.reserved_until),
         labels=labels,
-        isolation=_unless(entry.labels.isolation, Isolation.ARBITER),
+        isolation=json_fields.unless(entry.labels.isolation, Isolation.ARBITER),
         latency=entry.latency or None,
     )
 
@@ -338,25 +261,25 @@ def read_shares(text: str) -> tuple[GivenShare, ...]:
 
 
 def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
-    request_percent = _whole(entry.get("request", 0), "request", most=100)
-    limit_percent = _whole(entry.get("limit", 100), "limit", most=100)
+    request_percent = json_fields.whole(entry.get("request", 0), "request", most=100)
+    limit_percent = json_fields.whole(entry.get("limit", 100), "limit", most=100)
     if limit_percent < request_percent:
         raise errors.CodecError(f"limit {limit_percent} is less than request {request_percent}")
-    memory_bytes, shrink_to = _whole(entry["memory"], "memory"), entry.get("shrinkTo")
+    memory_bytes, shrink_to = json_fields.whole(entry["memory"], "memory"), entry.get("shrinkTo")
     if shrink_to is not None and not (type(shrink_to) is int and 0 <= shrink_to < memory_bytes):
         what = f"shrinkTo {errors.shown(shrink_to)} is not less than the share's memory {memory_bytes}"
         ignored(identity, f"{what}: it is ignored, and the share keeps its memory")
         shrink_to = None
     steps = ALL_STEPS
     if "firstStep" in entry or "lastStep" in entry:
-        first = _whole(entry.get("firstStep", steps.first), "firstStep", most=TO_THE_END)
-        last = _whole(entry.get("lastStep", steps.last), "lastStep", most=TO_THE_END)
+        first = json_fields.whole(entry.get("firstStep", steps.first), "firstStep", most=TO_THE_END)
+        last = json_fields.whole(entry.get("lastStep", steps.last), "lastStep", most=TO_THE_END)
         if last < first:  # never in use, so it would count for nothing
             raise errors.CodecError(f"lastStep {last} is less than firstStep {first}")
         steps = Steps(first, last)
     return GivenShare(
-        containers=_texts(entry["containers"], "containers"),
-        gpu_uuids=_texts(entry["gpus"], "gpus"),
+        containers=json_fields.texts(entry["containers"], "containers"),
+        gpu_uuids=json_fields.texts(entry["gpus"], "gpus"),
         request_percent=request_percent,
         limit_percent=limit_percent,
         memory_bytes=memory_bytes,
@@ -369,17 +292,17 @@ def _read_share(entry: Json, identity: str, ignored: Ignored) -> GivenShare:
 
 def _read_mig_instance(entry: Json) -> MigInstance:
     return MigInstance(
-        str(_profile(entry["profile"])),
-        _whole(entry["start"], "start", most=_MAX_SLICES),
-        _whole(entry["slices"], "slices", most=_MAX_SLICES),
-        _whole(entry["compute"], "compute", most=100),
-        _whole(entry["memory"], "memory"),
+        str(profile.parse(json_fields.text(entry["profile"], "profile"))),
+        json_fields.whole(entry["start"], "start", most=gpu_status.MAX_SLICES),
+        json_fields.whole(entry["slices"], "slices", most=gpu_status.MAX_SLICES),
+        json_fields.whole(entry["compute"], "compute", most=100),
+        json_fields.whole(entry["memory"], "memory"),
     )
 
 
 def _read_memory_limit(entry: Json, identity: str, ignored: Ignored) -> int | None:
     limit_bytes = entry.get("memoryLimit")
-    if limit_bytes is None or (type(limit_bytes) is int and 0 <= limit_bytes <= _MAX):
+    if limit_bytes is None or (type(limit_bytes) is int and 0 <= limit_bytes <= json_fields.MAX):
         return limit_bytes
     what = f"memoryLimit {errors.shown(limit_bytes)} is not an amount"
     ignored(identity, f"{what}: it is ignored, and the share gets no more than its memory")
@@ -393,7 +316,7 @@ def _write_share(share: GivenShare) -> dict[str, Any]:
         "request": share.request_percent,
         "limit": share.limit_percent,
         "memory": share.memory_bytes,
-    } | _present(
+    } | json_fields.present(
         shrinkTo=share.shrink_to_bytes,
         firstStep=share.steps.first or None,
         lastStep=share.steps.last if share.ends_early else None,
@@ -410,28 +333,3 @@ def _mig_entry(made: MigInstance) -> dict[str, Any]:
         "compute": made.compute_percent,
         "memory": made.memory_bytes,
     }
-
-
-def _present(**fields: Any) -> dict[str, Any]:
-    """Return the fields that have a value; 0 and false are values."""
-    return {key: value for key, value in fields.items() if value not in (None, "", [], {})}
-
-
-def _unless(value: enum.StrEnum, default: enum.StrEnum) -> str | None:
-    return None if value is default else value.value
-
-
-def _whole(value: Any, name: str, *, most: int = _MAX) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= most:
-        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a whole number from 0 to {most}")
-    return value
-
-
-def _text(value: Any, name: str) -> str:
-    if not isinstance(value, str) or not value:
-        raise errors.CodecError(f"{name} is {errors.shown(value)}, not a string")
-    return value
-
-
-def _texts(values: Any, name: str) -> tuple[str, ...]:
-    return tuple([_text(value, name) for value in values])  # a list is faster here than a generator

@@ -237,6 +237,7 @@ ENV_MPS_PERCENT: Final = "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"  # of MPS clients
 ENV_REQUEST: Final = "GPUSHARE_REQUEST"  # percent of one GPU
 ENV_LIMIT: Final = "GPUSHARE_LIMIT"  # percent of one GPU
 ENV_MEMORY: Final = "GPUSHARE_MEMORY"  # bytes on each GPU
+ENV_MEMORY_LIMIT: Final = "GPUSHARE_MEMORY_LIMIT"  # likewise, if it is more
 
 # --- Paths inside a share container; mounted by the agent's Allocate ------------------------------------------------
 CONTAINER_LIBRARY: Final = "/usr/lib/gpushare/libgpushare.so"

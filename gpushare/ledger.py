@@ -25,6 +25,11 @@ class GpuUse:
     holders: tuple[allocation.Allocation, ...] = ()
     lent_bytes: int = 0
 
+    @property
+    def lent_clause(self) -> str:
+        """The end of a sentence about free memory: how much is lent; empty if none is."""
+        return f", {quantity.format_bytes(self.lent_bytes)} is lent to its pods" if self.lent_bytes else ""
+
     def plus(self, holder: allocation.Allocation, request_percent: int, memory_bytes: int) -> GpuUse:
         """Return the usage with one more holder of these amounts."""
         return GpuUse(

@@ -6,11 +6,10 @@ import bisect
 import dataclasses
 import difflib
 import functools
-import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple, TypeVar
 
-from gpushare import caps, contract, errors, group_size, pod, quantity
+from gpushare import annotation_values, caps, contract, errors, group_size, pod, quantity
 from gpushare.allocation import ALL_STEPS, TO_THE_END, GivenShare, Isolation, Labels, Memory, Share, Steps
 from gpushare.gpunode import Gpu
 from gpushare.group_size import NO_GROUP, GroupSize
@@ -20,8 +19,6 @@ AUTO: Final = "auto"  # gpushare chooses the isolation
 # What may be the cluster's default, the default first: kinds of isolation with a memory limit.
 DEFAULT_ISOLATIONS: Final = (str(Isolation.ARBITER), str(Isolation.MPS), AUTO)
 
-_LABEL_VALUE = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
-_CAPABILITY = re.compile(r"([0-9]{1,2})(?:\.([0-9]))?")
 _Value = TypeVar("_Value")
 
 
@@ -117,7 +114,7 @@ def _parsed(
 ) -> Request:
     """Parse valid annotations. Cached: a pod is read several times, and pods of one owner have the same annotations."""
     values = dict(annotations)
-    group = _get(values, contract.GROUP, _label, "")
+    group = _get(values, contract.GROUP, annotation_values.label, "")
     size = _get(values, contract.GROUP_SIZE, group_size.parse, NO_GROUP)
     if bool(group) != bool(size.most):
         key, other = (contract.GROUP, contract.GROUP_SIZE) if group else (contract.GROUP_SIZE, contract.GROUP)
@@ -128,12 +125,12 @@ def _parsed(
     request = Request(
         demands=_stepped(_demands(values, names, default), init_containers),
         constraints=Constraints(**constraints),
-        policy=_get(values, contract.POLICY, _one_of(tuple(POLICIES)), ""),
-        isolation=_get(values, contract.ISOLATION, _one_of((AUTO, *Isolation)), ""),
+        policy=_get(values, contract.POLICY, annotation_values.one_of(tuple(POLICIES)), ""),
+        isolation=_get(values, contract.ISOLATION, annotation_values.one_of((AUTO, *Isolation)), ""),
         group=group,
         group_size=size,
-        latency=_get(values, contract.LATENCY, _truth, False),
-        no_evict=_get(values, contract.NO_EVICT, _truth, False),
+        latency=_get(values, contract.LATENCY, annotation_values.truth, False),
+        no_evict=_get(values, contract.NO_EVICT, annotation_values.truth, False),
     )
     _reject_contradictions(request)
     return request
@@ -202,7 +199,7 @@ def _demands(annotations: Mapping[str, str], names: tuple[str, ...], default: st
     demands = []
     if any(key in annotations for key in contract.SHARE_KEYS):
         sharers: tuple[str, ...] = (default,) if default else ()
-        sharers = _get(annotations, contract.CONTAINER, _list_of(caps.SHARERS), sharers)
+        sharers = _get(annotations, contract.CONTAINER, annotation_values.list_of(caps.SHARERS), sharers)
         for name in sharers:
             if name not in names:
                 raise errors.RequestError(
@@ -246,7 +243,7 @@ def _stepped(demands: tuple[Demand, ...], init_containers: Iterable[tuple[str, b
 
 def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, ...]) -> Demand:
     keys = {known: known + suffix for known in contract.PER_CONTAINER_KEYS}
-    gpus = _get(annotations, keys[contract.GPUS], _count, 1)
+    gpus = _get(annotations, keys[contract.GPUS], annotation_values.count, 1)
     asks_memory = keys[contract.MEMORY] in annotations
     default_request = 0 if asks_memory else 100
     request_percent = _get(annotations, keys[contract.REQUEST], quantity.parse_compute, default_request)
@@ -258,7 +255,7 @@ def _demand(annotations: Mapping[str, str], suffix: str, containers: tuple[str, 
             raise _invalid(annotations, key, said)
         least = quantity.format_compute(max(request_percent, 1))
         raise _invalid(annotations, key, f"is less than the request: write {least} to 1, or omit it for 1")
-    memory = _get(annotations, keys[contract.MEMORY], _memory, Memory(percent=request_percent))
+    memory = _get(annotations, keys[contract.MEMORY], annotation_values.memory, Memory(percent=request_percent))
     if not memory.bytes and not memory.percent:
         key = keys[contract.MEMORY] if asks_memory else keys[contract.REQUEST]
         said = f"gives no memory: set {keys[contract.MEMORY]} to more than 0, such as 1Gi"
@@ -272,7 +269,7 @@ def _memory_limit(annotations: Mapping[str, str], keys: Mapping[str, str], memor
     key, own = keys[contract.MEMORY_LIMIT], keys[contract.MEMORY]
     if own not in annotations:
         raise _invalid(annotations, key, f"is a limit without a request: add {own}")
-    limit = _get(annotations, key, _memory, memory)
+    limit = _get(annotations, key, annotation_values.memory, memory)
     both = (limit.bytes, memory.bytes), (limit.percent, memory.percent)
     if any(most is not None and least is not None and most < least for most, least in both):
         raise _invalid(annotations, key, f"is less than the request: write at least {annotations[own]}")
@@ -293,87 +290,8 @@ def _invalid(annotations: Mapping[str, str], key: str, remedy: str) -> errors.Re
     return errors.RequestError(key, annotations[key], remedy)
 
 
-def _memory(text: str) -> Memory:
-    if not text.endswith("%"):
-        return Memory(bytes=device_bytes(text))
-    if not re.fullmatch(r"[0-9]{1,3}%", text) or int(text[:-1]) > 100:
-        said = 'is not a percentage of the memory: write "0%" to "100%" in whole percent, or bytes such as "8Gi"'
-        raise errors.QuantityError(said)
-    return Memory(percent=int(text[:-1]))
-
-
-def _models(text: str) -> tuple[str, ...]:
-    models = _names(text)
-    longest = max(map(len, models))
-    if longest > caps.NAME:
-        raise errors.QuantityError(f"has a pattern of {longest} characters: write at most {caps.NAME}")
-    special = sum(map(text.count, "?["))
-    if special > caps.WILDCARDS:
-        said = f'contains {special} "?" and "[": write at most {caps.WILDCARDS}; "*" is not limited'
-        raise errors.QuantityError(said)
-    return models
-
-
-def device_bytes(text: str) -> int:
-    """Parse an amount of device memory. A tiny amount is most likely meant in MiB and lacks its unit."""
-    memory_bytes = quantity.parse_bytes(text)
-    if 0 < memory_bytes < 1 << 20:
-        raise errors.QuantityError('is less than 1Mi of memory: write the unit, such as "8Gi"')
-    return memory_bytes
-
-
-def _count(text: str) -> int:
-    if not re.fullmatch(r"[0-9]{1,4}", text) or not 1 <= int(text) <= caps.GPUS:
-        raise errors.QuantityError(f"is not a count: write a whole number from 1 to {caps.GPUS}")
-    return int(text)
-
-
-def _list_of(most: int) -> Callable[[str], tuple[str, ...]]:
-    def read(text: str) -> tuple[str, ...]:
-        items = tuple(item.strip() for item in text.split(","))
-        if not all(items):
-            raise errors.QuantityError("has an empty item: write a list such as a,b")
-        if len(items) > most:
-            raise errors.QuantityError(f"is a list of {len(items)} items: write at most {most}")
-        return items
-
-    return read
-
-
-_names = _list_of(caps.NAMES)
-
-
-def _label(text: str) -> str:
-    if not _LABEL_VALUE.fullmatch(text):
-        said = "write at most 63 letters, digits, '-', '_' or '.', a letter or digit at both ends"
-        raise errors.QuantityError(f"is not a label value: {said}")
-    return text
-
-
-def _capability(text: str) -> tuple[int, int]:
-    match = _CAPABILITY.fullmatch(text)
-    if match is None:
-        raise errors.QuantityError('is not a compute capability: write it as "8.0"')
-    return int(match[1]), int(match[2] or 0)
-
-
-def _truth(text: str) -> bool:
-    if text not in {"true", "false"}:
-        raise errors.QuantityError('is neither "true" nor "false"')
-    return text == "true"
-
-
-def _one_of(words: tuple[str, ...]) -> Callable[[str], str]:
-    def read(text: str) -> str:
-        if text not in words:
-            raise errors.QuantityError(f"is unknown: write one of {', '.join(words)}")
-        return text
-
-    return read
-
-
 def _isolation(text: str) -> Isolation:
-    return Isolation.ARBITER if text == AUTO else Isolation(_one_of((AUTO, *Isolation))(text))
+    return Isolation.ARBITER if text == AUTO else Isolation(annotation_values.one_of((AUTO, *Isolation))(text))
 
 
 class ConstraintRow(NamedTuple):
@@ -387,14 +305,16 @@ class ConstraintRow(NamedTuple):
 # One row per annotation that restricts the GPUs. The parser, the changes that `why` tries, the learned mix and the
 # published profile all use this table.
 CONSTRAINTS: Final[Mapping[str, ConstraintRow]] = {
-    contract.MODEL: ConstraintRow("models", _models, of_model=True),
-    contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", device_bytes, of_model=True),
-    contract.MIN_COMPUTE_CAPABILITY: ConstraintRow("min_compute_capability", _capability, of_model=True),
-    contract.UUID: ConstraintRow("uuids", _names),
-    contract.NOT_UUID: ConstraintRow("not_uuids", _names),
-    contract.AFFINITY: ConstraintRow("affinity", _label),
-    contract.ANTI_AFFINITY: ConstraintRow("anti_affinity", _label),
-    contract.EXCLUSION: ConstraintRow("exclusion", _label),
+    contract.MODEL: ConstraintRow("models", annotation_values.models, of_model=True),
+    contract.MIN_MEMORY: ConstraintRow("min_memory_bytes", annotation_values.device_bytes, of_model=True),
+    contract.MIN_COMPUTE_CAPABILITY: ConstraintRow(
+        "min_compute_capability", annotation_values.capability, of_model=True
+    ),
+    contract.UUID: ConstraintRow("uuids", annotation_values.names),
+    contract.NOT_UUID: ConstraintRow("not_uuids", annotation_values.names),
+    contract.AFFINITY: ConstraintRow("affinity", annotation_values.label),
+    contract.ANTI_AFFINITY: ConstraintRow("anti_affinity", annotation_values.label),
+    contract.EXCLUSION: ConstraintRow("exclusion", annotation_values.label),
     contract.ISOLATION: ConstraintRow("isolation", _isolation, of_model=True),
 }
 NO_CONSTRAINTS = Constraints()

@@ -220,7 +220,7 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
         if more_bytes > 0 and after[uuid].memory_bytes > gpu.memory_bytes:
             free_bytes = max(0, gpu.memory_bytes - before[uuid].memory_bytes)
             free, more = map(quantity.format_bytes, (free_bytes, more_bytes))
-            problems.append(f"{where} has {free} of memory free, {more} more are requested")
+            problems.append(f"{where} has {free} of memory free{before[uuid].lent_clause}, {more} more are requested")
     return "; ".join(problems)
 
 
@@ -239,13 +239,18 @@ def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
         str(each.get("name")): {str(setting.get("name")): setting.get("value") for setting in each.get("env") or ()}
         for each in (*pod.containers(manifest), *pod.init_containers(manifest))
     }
-    memory: dict[str, int] = {}
+    memory: dict[str, tuple[int, int]] = {}
     for share in entry.shares:
         name = share.containers[0]
         # A percentage of memory is different bytes on different models; the container's variable has the smallest.
-        memory[name] = min(share.memory_bytes, memory.get(name, share.memory_bytes))
+        held = share.memory_bytes, share.memory_limit_bytes or 0
+        memory[name] = min(held, memory.get(name, held))
         environment = created.get(name, {})
-        for key, held in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
-            if environment.get(key, str(held)) != str(held):
+        for key, percent in ((contract.ENV_REQUEST, share.request_percent), (contract.ENV_LIMIT, share.limit_percent)):
+            if environment.get(key, str(percent)) != str(percent):
                 return True
-    return any(created.get(name, {}).get(contract.ENV_MEMORY, str(held)) != str(held) for name, held in memory.items())
+    return any(
+        contract.ENV_MEMORY in environment
+        and (environment[contract.ENV_MEMORY], environment.get(contract.ENV_MEMORY_LIMIT, "0")) != tuple(map(str, held))
+        for environment, held in ((created.get(name, {}), held) for name, held in memory.items())
+    )

@@ -12,8 +12,7 @@ import itertools
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
-from gpushare import contract, errors, pod, quantity
-from gpushare import request as requests
+from gpushare import annotation_values, contract, errors, pod, quantity
 from gpushare.allocation import Isolation, Share
 from gpushare.request import Request
 
@@ -46,14 +45,14 @@ AMOUNTS: Final[Mapping[str, AmountRow]] = {
         quantity.parse_compute, quantity.format_compute, 1, lambda share: share.limit_percent, _NO_MIN
     ),
     contract.MEMORY_LIMIT: AmountRow(
-        requests.device_bytes,
+        annotation_values.device_bytes,
         quantity.format_exactly,
         1,
         lambda share: (share.memory_limit or share.memory).bytes,
         (contract.MAX_PREFIX,),
     ),
     contract.MEMORY: AmountRow(
-        requests.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, _AMOUNT_PREFIXES
+        annotation_values.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, _AMOUNT_PREFIXES
     ),
 }
 _ROWS: Final = {_of(prefix, key): row for key, row in AMOUNTS.items() for prefix in row.rules}

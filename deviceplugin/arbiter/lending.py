@@ -8,6 +8,7 @@ the ledger has not given to any share is lent.
 from __future__ import annotations
 
 import asyncio
+import collections
 import dataclasses
 from collections.abc import Callable, Collection, Iterable
 from typing import Final
@@ -26,16 +27,22 @@ KEPT_SECONDS: Final = 10.0  # memory that goes back after less would be asked fo
 
 @dataclasses.dataclass(eq=False)
 class _Asking:
-    """A process that waits for its share to have this much memory."""
+    """A process that waits for its share to have more memory. gpu: which of the share's GPUs."""
 
-    wanted_bytes: int
+    gpu: int
+    held_bytes: int  # by the whole share
+    refused_bytes: int
     done: asyncio.Future[None]
+
+    @property
+    def wanted_bytes(self) -> int:
+        return self.held_bytes + self.refused_bytes
 
 
 class Lender:
     """Decides the memory limit that each share should have. clock: monotonic, in seconds.
 
-    What it decided last is what the agent may be publishing. A lower amount must arrive in the GPUNode's status before
+    The agent may still be publishing the last decision. A lower amount must arrive in the GPUNode's status before
     more is lent again; otherwise a process could get memory while the status gives it away.
     """
 
@@ -45,11 +52,11 @@ class Lender:
         self._decided: dict[str, int] = {}  # likewise, as all below
         self._unused: dict[str, float] = {}  # since when a share has had more than it needs
 
-    def ask(self, share: Tenant, wanted_bytes: int) -> asyncio.Future[None] | None:
-        """Note that a process needs this much. The future is done once it may try again; None if that is now."""
-        if not share.memory_bytes < wanted_bytes <= (share.memory_limit_bytes or 0):
+    def ask(self, share: Tenant, held_bytes: int, refused_bytes: int, *, gpu: int = 0) -> asyncio.Future[None] | None:
+        """Note that a process needs this much more. The future is done once it may try again; None if that is now."""
+        asking = _Asking(gpu, held_bytes, refused_bytes, asyncio.get_running_loop().create_future())
+        if not share.memory_bytes < asking.wanted_bytes <= (share.memory_limit_bytes or 0):
             return None
-        asking = _Asking(wanted_bytes, asyncio.get_running_loop().create_future())
         self._asking.setdefault(share.key, []).append(asking)
         return asking.done
 
@@ -78,7 +85,7 @@ class Lender:
         """Return the limit that the share should have, and take what is newly lent out of `free`, by GPU UUID."""
         given, key = entry.shares[share.tenant.share], share.tenant.key
         own_bytes = given.memory_bytes if given.shrink_to_bytes is None else given.shrink_to_bytes
-        limit_bytes = given.memory_limit_bytes or 0
+        limit_bytes = (given.memory_limit_bytes or 0) if given.shrink_to_bytes is None else 0
         chunk_bytes = max(CHUNK_BYTES, (limit_bytes - own_bytes) // CHUNKS)
         counted_bytes = tenant.counted_bytes(node, entry, share.tenant.share)
         has_bytes = min(share.tenant.memory_bytes, counted_bytes)
@@ -90,14 +97,23 @@ class Lender:
         else:
             most_bytes = counted_bytes + max(0, min(free.get(uuid, 0) for uuid in given.gpu_uuids))
             decided_bytes = max(own_bytes, self._kept_bytes(share, own_bytes, has_bytes, chunk_bytes))
-            for asking in self._asking.get(key, ()):
-                if asking.wanted_bytes <= min(limit_bytes, most_bytes):
-                    rounded_bytes = min(_rounded(asking.wanted_bytes, chunk_bytes), limit_bytes, most_bytes)
-                    decided_bytes = max(decided_bytes, rounded_bytes)
+            most_bytes = min(limit_bytes, most_bytes)
+            needed_bytes = self._needed_bytes(key, most_bytes)
+            decided_bytes = max(decided_bytes, min(_rounded(needed_bytes, chunk_bytes), most_bytes))
             for uuid in given.gpu_uuids:
                 free[uuid] = free.get(uuid, 0) - max(0, decided_bytes - counted_bytes)
         self._decided[key] = decided_bytes
         return decided_bytes
+
+    def _needed_bytes(self, key: str, most_bytes: int) -> int:
+        """Return the limit with which as many of the share's waiting processes as possible, in order, can go on."""
+        needed_bytes, granted_bytes = 0, collections.Counter[int]()
+        for asking in self._asking.get(key, ()):
+            wanted_bytes = asking.wanted_bytes + granted_bytes[asking.gpu]
+            if wanted_bytes <= most_bytes and not asking.done.done():
+                granted_bytes[asking.gpu] += asking.refused_bytes
+                needed_bytes = max(needed_bytes, wanted_bytes)
+        return needed_bytes
 
     def _kept_bytes(self, share: ShareLedger, own_bytes: int, has_bytes: int, chunk_bytes: int) -> int:
         """Return how much of its limit the share keeps: what it has used within the last seconds."""

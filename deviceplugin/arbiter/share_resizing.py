@@ -4,13 +4,14 @@ Increases apply at once, decreases as soon as the memory is unused. A decrease i
 the rest to another pod. So the limit is lowered first, and use is checked afterwards: a process charges its bytes
 before it checks the limit, so either the process sees the new limit or we see its bytes. The new limit is recorded on
 disk for the next agent, and then published in the status of that same version of the GPUNode. Before a limit is raised
-again, the published value is withdrawn. So whatever crashes, no process ever has a higher limit than the status says.
+again, the published value is withdrawn. So after any crash, no process has a higher limit than the status says.
 
 Nothing is lowered while a process uses the limits page of an earlier agent, because that page cannot be written.
 
 Memory that no share's request needs is lent to shares with a higher memory limit, when a charge was refused: first the
 higher amount is published, where the ledger counts it, then the limit is raised. So placement never counts on lent
-memory, and a request never waits for a process to free some. What is not used for a while goes back as in a shrink.
+memory, and a request never waits for a process to free some. A loan that is unused for ten seconds is withdrawn, as in
+a shrink.
 """
 
 from __future__ import annotations
@@ -74,8 +75,8 @@ class ShareResizer:
         self._lost: frozenset[str] = frozenset()  # keys of shares that have processes but no allocation
         # Keys of shares that have, or had before they were lost, more than the ledger gave.
         self._lent: set[str] = set()
-        self._explained: set[_Place] = set()  # shares that this arbiter lent memory, or searched for orphans
-        self._cut: dict[str, int] = {}  # by key: the limit before it was lowered although more was in use
+        self._origin_known: set[_Place] = set()  # shares that this arbiter lent memory, or searched for orphans
+        self._former_limits: dict[str, int] = {}  # by key: the limit before it was lowered although more was in use
         self._timer: asyncio.TimerHandle | None = None
         self.lender = lending.Lender(self.clock)
         self.ledgers.on_pages_current = self.orphans.on_end = self.refresh
@@ -89,7 +90,7 @@ class ShareResizer:
     async def lend(self, share: ShareLedger, gpu: int, refused_bytes: int) -> None:
         """Raise the share's limit for a charge that was refused, if its memory limit allows it and memory is free."""
         held_bytes = share.used_bytes()[gpu] + share.limits.overhead_bytes()[gpu]
-        waiting = self.lender.ask(share.tenant, held_bytes + refused_bytes)
+        waiting = self.lender.ask(share.tenant, held_bytes, refused_bytes, gpu=gpu)
         if waiting is None:
             return
         self.refresh()
@@ -129,11 +130,13 @@ class ShareResizer:
             for position, share in enumerate(entry.shares):
                 place = (entry.id, position)
                 ledger, before = running.get(place), resizes.get(place)
-                beyond_bytes = self._beyond_limit(entry, position, ledger, before)
-                is_lent = beyond_bytes > 0 or self._is_lent(entry, position, ledger, before, targets.get(place, 0))
-                if share.shrink_to_bytes is None and not is_lent:
+                unenforced_bytes = self._unenforced_bytes(entry, position, ledger, before)
+                has_loan = unenforced_bytes > 0 or self._has_loan(
+                    entry, position, ledger, before, targets.get(place, 0)
+                )
+                if share.shrink_to_bytes is None and not has_loan:
                     continue
-                said = self._resize_status(entry, position, ledger, before, targets.get(place, 0), beyond_bytes)
+                said = self._resize_status(entry, position, ledger, before, targets.get(place, 0), unenforced_bytes)
                 waits |= said.memory_bytes > (share.shrink_to_bytes or 0)
                 entries.append(said)
         for said in self._orphaned(lost.values(), resizes):
@@ -159,12 +162,12 @@ class ShareResizer:
     ) -> None:
         """Remember which shares have more than the ledger gives them, in case the GPUNode forgets it."""
         there = (*running.values(), *lost.values())
-        self._cut = {share.tenant.key: self._cut.get(share.tenant.key, 0) for share in there}
+        self._former_limits = {share.tenant.key: self._former_limits.get(share.tenant.key, 0) for share in there}
         self._lent &= lost.keys()
         self._lent |= {key for key, current in lost.items() if current.outdated}  # unknown, so perhaps
         for (identity, position), current in running.items():
             own_bytes = by_id[identity].shares[position].memory_bytes
-            if max(current.tenant.memory_bytes, self._cut[current.tenant.key]) > own_bytes:
+            if max(current.tenant.memory_bytes, self._former_limits[current.tenant.key]) > own_bytes:
                 self._lent.add(current.tenant.key)
 
     def _search_orphans(
@@ -176,16 +179,18 @@ class ShareResizer:
             for entry in node.allocations
             for at, share in enumerate(entry.shares)
         }
-        self._explained &= there.keys()
+        self._origin_known &= there.keys()
         searched = {}
-        for place in node.lent().keys() - self._explained:
+        for place in node.lent().keys() - self._origin_known:
             uid = running[place].tenant.pod_uid if place in running else there[place][0]
             if uid:  # otherwise the placer has not seen the pod yet
                 searched[place] = uid
         if searched:
             self.orphans.search(set(searched.values()))
-        self._explained |= searched.keys()
-        self._explained |= {place for place, lent_bytes in targets.items() if lent_bytes > there[place][1].memory_bytes}
+        self._origin_known |= searched.keys()
+        self._origin_known |= {
+            place for place, lent_bytes in targets.items() if lent_bytes > there[place][1].memory_bytes
+        }
 
     def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation, target_bytes: int) -> bool:
         """Apply the allocation to one share. Return whether its memory limit is as it should be."""
@@ -195,7 +200,7 @@ class ShareResizer:
         # Memory above the ledger's amount may already belong to another share, so it is taken even if it is in use.
         now_bytes = most_bytes if most_bytes >= has_bytes else min(has_bytes, counted_bytes)
         if now_bytes < has_bytes:
-            self._cut[share.tenant.key] = max(has_bytes, self._cut.get(share.tenant.key, 0))
+            self._former_limits[share.tenant.key] = max(has_bytes, self._former_limits.get(share.tenant.key, 0))
         self._change(share, entry, now_bytes)
         if most_bytes < share.tenant.memory_bytes:
             self._shrink(share, tenant.updated(share.tenant, entry, most_bytes))
@@ -224,7 +229,7 @@ class ShareResizer:
             return
         logger.info("Lowered the memory limit of a share", extra=_log_fields(renewed))
 
-    def _is_lent(
+    def _has_loan(
         self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None, target_bytes: int
     ) -> bool:
         """Whether the share has, or is about to get, more memory than the ledger gives it."""
@@ -236,7 +241,9 @@ class ShareResizer:
             return f"{entry.pod.uid}-{position}" in self.ledgers.unreachable
         return ledger.outdated or max(ledger.tenant.memory_bytes, target_bytes) > share.memory_bytes
 
-    def _beyond_limit(self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None) -> int:
+    def _unenforced_bytes(
+        self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
+    ) -> int:
         """Return the bytes that the share may hold although no limit of ours allows it; 0 if it does not.
 
         That is after a loss: of a record, or of a loan, when the GPUNode was restored to an earlier state.
@@ -245,26 +252,26 @@ class ShareResizer:
         said_bytes = before.memory_bytes if before is not None and before.memory_bytes > own_bytes else 0
         if said_bytes and self._is_held_by_orphans(entry, position, ledger):
             return said_bytes
-        cut_bytes = self._cut.get(ledger.tenant.key, 0) if ledger is not None else 0
+        cut_bytes = self._former_limits.get(ledger.tenant.key, 0) if ledger is not None else 0
         if ledger is None or not (said_bytes or cut_bytes):
             return 0
         if ledger.outdated:  # until then its processes may go by the earlier limit
             return max(said_bytes, cut_bytes)
         held_bytes = ledger.held_bytes()
         if held_bytes <= max(ledger.tenant.memory_bytes, own_bytes):
-            self._cut[ledger.tenant.key] = 0
+            self._former_limits[ledger.tenant.key] = 0
             return 0
         return min(held_bytes, MAX_BYTES)
 
     def _is_held_by_orphans(self, entry: Allocation, position: int, ledger: ShareLedger | None) -> bool:
         """Whether processes without a record may hold what the status says that the share is lent."""
         pod_uid = ledger.tenant.pod_uid if ledger is not None else entry.pod.uid
-        return (entry.id, position) not in self._explained or self.orphans.exist(pod_uid)
+        return (entry.id, position) not in self._origin_known or self.orphans.may_exist(pod_uid)
 
     def _orphaned(self, lost: Iterable[ShareLedger], said: Mapping[_Place, Resize]) -> Iterator[Resize]:
         """Yield what shares without an allocation may have been lent.
 
-        A deleted GPUNode comes back without allocations and status. What is lent counts as soon as the placer restores
+        A deleted GPUNode comes back without allocations and status. A loan counts as soon as the placer restores
         the allocation, but only if the status says so before.
         """
         for current in lost:
@@ -273,7 +280,7 @@ class ShareResizer:
                 continue
             is_same = before is not None and before.memory_bytes == held.memory_bytes
             used_bytes = before.used_bytes if is_same and before else min(current.held_bytes(), MAX_BYTES)
-            has_bytes = max(held.memory_bytes, self._cut[held.key] and min(current.held_bytes(), MAX_BYTES))
+            has_bytes = max(held.memory_bytes, self._former_limits[held.key] and min(current.held_bytes(), MAX_BYTES))
             yield Resize(held.allocation, held.share, has_bytes, used_bytes)
 
     def _resize_status(
@@ -283,7 +290,7 @@ class ShareResizer:
         ledger: ShareLedger | None,
         before: Resize | None,
         target_bytes: int,
-        beyond_bytes: int,
+        unenforced_bytes: int,
     ) -> Resize:
         share = entry.shares[position]
         wanted_bytes = target_bytes if share.shrink_to_bytes is None else share.shrink_to_bytes
@@ -299,7 +306,7 @@ class ShareResizer:
             has_bytes = used_bytes = max(share.memory_bytes, before.memory_bytes if before is not None else 0)
         else:  # no processes: new ones get the lower limit
             has_bytes, used_bytes = wanted_bytes, 0
-        has_bytes = max(has_bytes, beyond_bytes)
+        has_bytes = max(has_bytes, unenforced_bytes)
         if before is None or before.memory_bytes != has_bytes:
             return Resize(entry.id, position, has_bytes, used_bytes)
         # A value that changes all the time is not written every second, and not at all once the resize is done.

@@ -184,6 +184,28 @@ def mapped_files(pid: int, *, proc: Path = PROC) -> frozenset[str] | None:
     return frozenset(paths) if known else None
 
 
+def mapped_inodes(pid: int, path: str, *, proc: Path = PROC) -> frozenset[tuple[int, int]] | None:
+    """Return device and inode of each file that a process has mapped from this path, as it sees it.
+
+    Return None if the process is gone or may not be inspected, and if it has too many mappings.
+    """
+    found: set[tuple[int, int]] = set()
+    known = False
+    try:
+        with (proc / str(pid) / "maps").open("rb") as lines:
+            for line in _bounded(lines, MAX_MAPS_BYTES):
+                if line is None:
+                    return None
+                known = True
+                fields = line.rstrip(b"\n").split(maxsplit=5)
+                if len(fields) == _MAPS_FIELDS and os.fsdecode(fields[-1]) == path:
+                    major, _, minor = fields[3].partition(b":")
+                    found.add((os.makedev(int(major, 16), int(minor, 16)), int(fields[4])))
+    except OSError:
+        return None
+    return frozenset(found) if known else None
+
+
 def _bounded(lines: Iterable[bytes], left_bytes: int) -> Iterator[bytes | None]:
     """Yield the lines, and None in place of those beyond the maximum."""
     for line in lines:

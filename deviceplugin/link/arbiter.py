@@ -188,8 +188,11 @@ class Arbiter:
     def apply(self, node: GpuNode) -> asyncio.Future[tuple[Resize, ...]]:
         """Have this GPUNode applied to all shares. The result is the resizes that its status should have."""
         there = {entry.id: entry for entry in self.lookup.as_devices(node).allocations}
-        if node.unread:  # they may hold the memory that is free otherwise, so nothing is lent
-            there = {identity: _without_memory_limits(entry) for identity, entry in there.items()}
+        closed = {gpu.uuid for gpu in node.gpus if gpu.unowned or not gpu.healthy}
+        for identity, entry in there.items():
+            # Invalid allocations may hold the memory that is free otherwise, so nothing is lent.
+            if node.unread or closed.intersection(entry.gpu_uuids):
+                there[identity] = _without_memory_limits(entry)
         for gone in self._entries.keys() - there.keys():
             self.channel.send(messages.AllocationGone(gone))
         for identity, entry in there.items():

@@ -127,10 +127,10 @@ class LimitEnforcer:
             directory = there.containers.get(container.container_id)
             if directory is None:
                 return of_pod
-            return [*of_pod, *plan.of_container(container, newest, directory, self._inputs())]
+            return [*of_pod, *plan.of_container(container, newest, directory, self._inputs(), node=self.node())]
 
         states = await self._set({uid}, planned)
-        (wanted, *_) = plan.of_container(container, holder, self.root, inputs)
+        (wanted, *_) = plan.of_container(container, holder, self.root, inputs, node=self.node())
         if states is not None and container.container_id not in self._there.get(uid, PodCgroup(self.root)).containers:
             missing = f"the container {container.container_id} has no cgroup below {self.root}: {CGROUP_REMEDY}"
             return Refusal(self._report(wanted, missing))

@@ -154,12 +154,20 @@ def _of_pod(
         yield HardLimit(gpu, there.directory, most_bytes, *pod.namespaced_name(manifest), pod.uid(manifest))
 
 
-def of_container(container: Container, tenant: Tenant, directory: Path, inputs: LimitInputs) -> Iterator[HardLimit]:
-    """Yield the hard limits of a container with this share, whose cgroup is `directory`."""
-    of = (tenant.namespace, tenant.pod, tenant.pod_uid, tenant.containers[0], container.container_id)
-    for grant in tenant.grants:
+def of_container(
+    container: Container, holder: Tenant, directory: Path, inputs: LimitInputs, *, node: GpuNode | None
+) -> Iterator[HardLimit]:
+    """Yield the hard limits of a container with this share, whose cgroup is `directory`.
+
+    node: the GPUNode as last seen. The share may be newer.
+    """
+    of = (holder.namespace, holder.pod, holder.pod_uid, holder.containers[0], container.container_id)
+    entry = tenant.find_allocation(holder, node) if node is not None else None
+    may_bytes = inputs.memory_bytes(node, entry, holder.share) if node is not None and entry is not None else 0
+    for grant in holder.grants:
         if grant.uuid in inputs.gpus:
-            yield HardLimit(grant.uuid, directory, inputs.hard_bytes(grant.uuid, tenant.key, grant.memory_bytes), *of)
+            hard_bytes = inputs.hard_bytes(grant.uuid, holder.key, max(grant.memory_bytes, may_bytes))
+            yield HardLimit(grant.uuid, directory, hard_bytes, *of)
 
 
 def is_in_force(limit: HardLimit, limits: MemoryLimits) -> bool:

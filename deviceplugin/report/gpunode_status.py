@@ -59,6 +59,7 @@ class GpuNodeStatus:
         self._stopping = self._informed = False
         self._writing = asyncio.Lock()
         self._resizing: asyncio.Task[tuple[Resize, ...]] | None = None
+        self._late: tuple[Resize, ...] | None = None  # the resizes that arrived after a step had stopped waiting
         self._accepted: tuple[Any, Any] | None = None  # the last status sent, and as the API server stored it
         self.written = False
 
@@ -105,6 +106,12 @@ class GpuNodeStatus:
             resizes = await self._resizes_of(node)
             if document is self._gpunode.document:
                 break
+        if resizes is None:
+            if (document.get("status") or {}).get("gpus") is None:
+                # The placer restores shares as soon as the GPUs are there, and must know by then what is lent.
+                logger.info("The GPUNode stays without GPUs until the arbiter answers", extra={"node": self._name})
+                return
+            resizes = node.resizes  # the GPUs' health cannot wait
         for problem in node.problems:
             logger.warning("The GPUNode is invalid in part", extra={"err": problem})
         config_status = self._state.config_status.value
@@ -161,9 +168,11 @@ class GpuNodeStatus:
             for gpu in self._state.gpus.gpus
         )
 
-    async def _resizes_of(self, node: GpuNode) -> tuple[Resize, ...]:
-        """Return the resizes for the status, or those that it has if a driver hangs: the GPUs' health cannot wait."""
-        resizing = self._resizing
+    async def _resizes_of(self, node: GpuNode) -> tuple[Resize, ...] | None:
+        """Return the resizes for the status; None if they take long, because a driver hangs. Then `wake` is set."""
+        resizing, late, self._late = self._resizing, self._late, None
+        if late is not None and not node.gpus:  # they might be late every time
+            return late
         if resizing is None:
             resizing = asyncio.ensure_future(self._resizes(node))
             done, _ = await asyncio.wait({resizing}, timeout=RESIZES_SECONDS)
@@ -171,12 +180,14 @@ class GpuNodeStatus:
                 return resizing.result()
             self._resizing = resizing
             resizing.add_done_callback(self._resizes_are_late)
-        return node.resizes
+        return None
 
     def _resizes_are_late(self, resizing: asyncio.Task[tuple[Resize, ...]]) -> None:
         self._resizing = None
         if not resizing.cancelled() and resizing.exception() is not None:
             logger.warning("Could not read the resizes", extra={"err": str(resizing.exception())})
+        elif not resizing.cancelled():
+            self._late = resizing.result()
         self._wake.set()
 
     def _is_stopped(self, node: GpuNode) -> bool:

@@ -239,7 +239,7 @@ def _ways(gpu: Gpu, used: ledger.GpuUse, request: Request, movers: Iterable[Move
     def fits(gone: Sequence[Mover]) -> bool:
         if not _covers([held[mover] for mover in gone], lacking):  # much faster than the filters
             return False
-        # What is lent stays: it may be lent to pods that stay.
+        # Loans stay: pods that stay may have them.
         ids, rest = {mover.entry.id for mover in gone}, ledger.GpuUse(0, used.lent_bytes, (), used.lent_bytes)
         for entry in used.holders:
             if entry.id not in ids:

@@ -290,8 +290,8 @@ def _memory(ask: FilterInput) -> Verdict:
         return None
     total = quantity.format_bytes(ask.gpu.memory_bytes)
     reserved = _reserved(ask, lambda held: held[1], quantity.format_bytes)
-    lent = f", {quantity.format_bytes(ask.used.lent_bytes)} is lent to its pods" if ask.used.lent_bytes else ""
-    return f"has {quantity.format_bytes(max(0, amount.free))} of {total} free{reserved}{lent}", amount.shortfall
+    free = quantity.format_bytes(max(0, amount.free))
+    return f"has {free} of {total} free{reserved}{ask.used.lent_clause}", amount.shortfall
 
 
 def _reserved(ask: FilterInput, amount: Callable[[tuple[int, int]], int], write: Callable[[int], str]) -> str:

@@ -13,6 +13,7 @@
 #include "share/quota.h"
 
 #define RACE_PAUSE_NS 100000ull
+#define MAX_RECLAIMS 8 /* for one charge */
 
 static struct {
     ino_t ledger_inode;
@@ -157,10 +158,20 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
     if (bytes > share_most_bytes(gpu))
         return false;
     back_off();
+    uint64_t limit_bytes = share_limit_bytes(gpu);
     if (charge(gpu, bytes))
         return true;
-    reclaim();
-    return charge(gpu, bytes);
+    /* Whatever the arbiter lends belongs to the whole container, so another charge may have taken it first. */
+    for (unsigned reclaims = 0; reclaims < MAX_RECLAIMS; reclaims++) {
+        uint64_t before_bytes = limit_bytes;
+        reclaim();
+        limit_bytes = share_limit_bytes(gpu);
+        if (charge(gpu, bytes))
+            return true;
+        if (limit_bytes <= before_bytes)
+            return false;
+    }
+    return false;
 }
 
 void share_reclaim(void) {

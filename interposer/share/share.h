@@ -22,7 +22,8 @@ bool share_is_mapped(void);
 uint32_t share_find_gpu(const uint8_t uuid[16]);
 
 /* Charge the bytes. Returns false, and charges nothing, if the container would exceed its limit even after a second
- * try and after the arbiter has refunded the bytes of dead processes and lent what it can. */
+ * try and after the arbiter has refunded the bytes of dead processes and lent what it can. Asks it again, up to
+ * eight times in all, while it raises the limit. */
 bool share_charge(uint32_t gpu, uint64_t bytes);
 /* A single try, without waiting. */
 bool share_try_charge(uint32_t gpu, uint64_t bytes);

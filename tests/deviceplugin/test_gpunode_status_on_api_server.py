@@ -123,10 +123,20 @@ async def test_a_status_does_not_wait_for_a_driver_that_hangs(
         status = GpuNodeStatus(
             api, GpuNodeCopy(api, node_name=cluster.node, wake=wake), state, wake=wake, resizes=resizes
         )
-        await status.step()
         state.gpus.publish((Gpu("GPU-1", 0, "L4", 24 << 30),))
         await status.step()
-        assert [gpu.uuid for gpu in codec.read(await cluster.gpunode()).gpus] == ["GPU-1"]
+        assert "status" not in await cluster.gpunode(), "the placer would take memory that is lent as free"
+        wake.clear()
+        answers.set()
+        await wake.wait()
+        await status.step()
+        assert codec.read(await cluster.gpunode()).resizes == (promised,)
+        answers.clear()
+        state.gpus.publish((Gpu("GPU-1", 0, "L4", 24 << 30, healthy=False),))
+        await status.step()
+        stored = codec.read(await cluster.gpunode())
+        assert ([gpu.healthy for gpu in stored.gpus], stored.resizes) == ([False], (promised,))
+        promised = dataclasses.replace(promised, used_bytes=1)
         wake.clear()
         answers.set()
         await wake.wait()

@@ -83,6 +83,24 @@ async def test_the_agent_has_the_same_shares_as_the_arbiter(node: ArbiterNode, l
     assert sorted(use.used_bytes for use in link.arbiter.shares.uses()) == [(0,), (5, 0)]
 
 
+async def test_nothing_is_lent_of_a_gpu_that_takes_no_shares(node: ArbiterNode, link: linked.Linked) -> None:
+    node.gpu_bytes = 8 * GIB
+    for name, gpu in (("trainer", GPUS[0]), ("other", GPUS[1])):
+        node.add_pod(name, GivenShare(("main",), (gpu,), 10, 100, GIB, memory_limit_bytes=2 * GIB))
+
+    async def limits(**fields: Any) -> list[int | None]:
+        seen = node.seen_node()
+        first, *others = seen.gpus
+        await link.arbiter.apply(dataclasses.replace(seen, gpus=(dataclasses.replace(first, **fields), *others)))
+        assert link.agent.node is not None
+        return [entry.shares[0].memory_limit_bytes for entry in link.agent.node.allocations]
+
+    assert await limits() == [2 * GIB, 2 * GIB]
+    assert await limits(unowned=True) == [None, 2 * GIB]
+    assert await limits(healthy=False) == [None, 2 * GIB]
+    assert await limits() == [2 * GIB, 2 * GIB]
+
+
 async def test_nothing_is_lent_while_an_allocation_is_invalid(node: ArbiterNode, link: linked.Linked) -> None:
     share = GivenShare(("main",), (GPUS[0],), 10, 100, GIB, memory_limit_bytes=2 * GIB)
     node.add_pod("trainer", share)

@@ -70,6 +70,13 @@ def test_a_share_that_grows_takes_over_what_it_is_lent() -> None:
     assert (step.waits_for, ledger.use(step.node)[GPU].memory_bytes) == ("", 24 * GIB)
 
 
+def test_a_share_that_cannot_grow_learns_how_much_is_lent() -> None:
+    there = ledger.reserve(node(8), builders.allocation("a2", GPU, request=10, memory_gib=8, uid="u-2"))
+    wanted = request.parse(builders.pod(request="0.1", memory="16Gi"))
+    step = resizing.step(there, "a2", resizing.asked(wanted, there.allocations[1], there))
+    assert step.waits_for == "node-a/0 has 4Gi of memory free, 8Gi is lent to its pods, 8Gi more are requested"
+
+
 def test_a_share_that_uses_lent_memory_shrinks_once_it_uses_less() -> None:
     there = node(4)
     wanted = request.parse(builders.pod(request="0.5", memory="2Gi", memory_limit="20Gi"))

@@ -43,6 +43,7 @@ class Share:
     overhead_bytes: int = 0
     context_bytes: int = 0
     turn_permille: tuple[int, int] = (0, 0)  # begin and length of its turn while there is no arbiter
+    burst_bytes: int = 0  # the limit up to which memory is lent
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +161,7 @@ class ReferenceArbiter:
             share.overhead_bytes,
             share.context_bytes,
             *share.turn_permille,
-            0,  # no burst limit
+            share.burst_bytes,
         )
 
     def _write_header(self, slot_count: int) -> None:

@@ -96,6 +96,17 @@ def test_changed_limit_applies_at_once(container: Container, make_arbiter: Arbit
     assert process.returncode == 0
 
 
+def test_arbiter_is_asked_again_while_it_raises_the_limit(container: Container, make_arbiter: ArbiterMaker) -> None:
+    arbiter = make_arbiter(10 * MIB)
+    arbiter.set(0, burst_bytes=20 * MIB)
+    limits = iter([14 * MIB, 18 * MIB])  # the first is too low, as if another process had used it
+    arbiter.before_a_look = lambda: arbiter.set_limit(0, next(limits, 18 * MIB))
+    process = container.start(command(memory_limit.allocates_for_each_line))
+    shown, errors = process.communicate(f"{16 * MIB}\n{4 * MIB}\n", timeout=120)
+    assert shown.split() == ["0", str(18 * MIB), "2", str(18 * MIB)], errors
+    assert arbiter.reclaims == 3, "it is asked no more once the limit stays"
+
+
 @pytest.mark.parametrize("symbol", ["cuStreamBeginCaptureToCig", "cuStreamBeginCaptureToCig_ptsz"])
 def test_work_for_a_graphics_api_is_refused_with_a_message(
     container: Container, make_arbiter: ArbiterMaker, symbol: str

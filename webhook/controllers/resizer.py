@@ -157,8 +157,10 @@ class Resizer:
         return True
 
 
-def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int]]:
-    return [(share.request_percent, share.limit_percent, share.memory_bytes) for share in shares]
+def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int, int | None]]:
+    return [
+        (share.request_percent, share.limit_percent, share.memory_bytes, share.memory_limit_bytes) for share in shares
+    ]
 
 
 KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow

@@ -201,9 +201,11 @@ def _environment(
 ) -> Iterator[dict[str, Any]]:
     share = demand.share
     memory_bytes = share.memory.bytes
+    limit_bytes = share.memory_limit.bytes if share.memory_limit is not None else None
     if isinstance(outcome, Placed):
         yield {"name": contract.ENV_VISIBLE_DEVICES, "value": _list(_share_for(outcome, demand).gpu_uuids)}
-        memory_bytes = _share_for(outcome, demand).memory_bytes
+        given = _share_for(outcome, demand)
+        memory_bytes, limit_bytes = given.memory_bytes, given.memory_limit_bytes
     else:
         # The environment of a stored pod is immutable, but the annotation that it refers to is not.
         path = f"metadata.annotations['{uuids_annotation(request, container)}']"
@@ -212,6 +214,8 @@ def _environment(
     yield {"name": contract.ENV_LIMIT, "value": str(share.limit_percent)}
     if memory_bytes is not None:
         yield {"name": contract.ENV_MEMORY, "value": str(memory_bytes)}
+    if limit_bytes is not None:
+        yield {"name": contract.ENV_MEMORY_LIMIT, "value": str(limit_bytes)}
 
 
 def _set(container: _Mutable, *wanted: dict[str, Any]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpushare import contract, isolation, ledger
@@ -40,13 +41,26 @@ class ReservingPod:
     kinds: tuple[Isolation, ...] = ONLY_ARBITER
 
 
+def without_loans(views: Iterable[NodeView]) -> list[NodeView]:
+    """Return the nodes that have lent memory, as if they had lent none."""
+    return [
+        NodeView.from_node(dataclasses.replace(view.node, resizes=()))
+        for view in views
+        if any(use.lent_bytes for use in view.used.values())
+    ]
+
+
 def choose(
-    views: Iterable[NodeView], asked: Sequence[ReservingPod], *, new_id: Callable[[], str]
+    views: Iterable[NodeView],
+    asked: Sequence[ReservingPod],
+    *,
+    new_id: Callable[[], str],
+    most_missing: float = math.inf,
 ) -> tuple[NodeAllocation, ...] | None:
     """Choose, for each pod, the node and GPUs where the least has to be freed; None if not all would fit even then.
 
     The shares of the entries are still empty. GPUs with another backfill reservation are skipped, because capacity that
-    is reserved twice would suffice for neither pod.
+    is reserved twice would suffice for neither pod. most_missing: how much of the GPUs may have to be freed for a pod.
     """
     views = list(views)
     used: dict[str, ledger.GpuUse] = {}  # by pods of `asked` before this one
@@ -61,7 +75,9 @@ def choose(
                     continue  # amounts reserve no place for a MIG device
                 request = isolation.resolved(waiting.request, kind)
                 option = _on(view, request, used)
-                if option is not None and (best is None or (option[0], view.node.name) < best[:2]):
+                if option is None or option[0] > most_missing:
+                    continue
+                if best is None or (option[0], view.node.name) < best[:2]:
                     best = (option[0], view.node.name, option[1], option[2], request.constraints.labels)
         if best is None:
             return None

@@ -209,14 +209,14 @@ def _are_as_seen(chosen: Placement, node: GpuNode, seen: NodeView) -> bool:
         return True
     gpus, before, held = node.gpu_by_uuid(), seen.node.gpu_by_uuid(), ledger.use(node)
     return all(
-        uuid in gpus and gpus[uuid] == before.get(uuid) and _shares_by_id(held[uuid]) == _shares_by_id(seen.used[uuid])
+        uuid in gpus and gpus[uuid] == before.get(uuid) and _amounts(held[uuid]) == _amounts(seen.used[uuid])
         for share in chosen.shares
         for uuid in share.gpu_uuids
     )
 
 
-def _shares_by_id(held: ledger.GpuUse) -> list[tuple[str, tuple[GivenShare, ...]]]:
-    return [(entry.id, entry.shares) for entry in held.holders]
+def _amounts(held: ledger.GpuUse) -> tuple[int, list[tuple[str, tuple[GivenShare, ...]]]]:
+    return held.lent_bytes, [(entry.id, entry.shares) for entry in held.holders]
 
 
 def new_id() -> str:

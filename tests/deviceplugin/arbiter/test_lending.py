@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -190,15 +190,52 @@ async def test_nothing_is_lent_before_a_lower_amount_has_arrived_in_the_status()
         now = lending.KEPT_SECONDS
         assert lender.decide(running, lent, entry, {GPUS[0]: 40}) == OWN  # nothing is in use
         running.update(dataclasses.replace(holder, grants=(dataclasses.replace(grants[0], memory_bytes=OWN),)))
-        assert lender.ask(running.tenant, 30) is not None
+        assert lender.ask(running.tenant, 20, 10) is not None
         assert lender.decide(running, lent, entry, {GPUS[0]: 40}) == OWN
         assert lender.decide(running, returned, entry, {GPUS[0]: 80}) == 32
+
+
+@pytest.fixture
+def trainer() -> Iterator[ShareLedger]:
+    """The running share of `entry_of`."""
+    grants = (tenant.Grant(GPUS[0], OWN, 10, 100),)
+    holder = tenant.Tenant("u-1", "default", "trainer", ("main",), 0, grants, allocation="a1", memory_limit_bytes=LIMIT)
+    with contextlib.closing(ShareLedger.make(holder)) as running:
+        yield running
+
+
+def entry_of(*, shrink_to: int | None = None) -> Allocation:
+    share = GivenShare(("main",), (GPUS[0],), 10, 100, OWN, shrink_to_bytes=shrink_to, memory_limit_bytes=LIMIT)
+    return Allocation("a1", PodRef("default", "trainer", "u-1"), (share,))
+
+
+async def test_processes_that_ask_at_once_all_get_what_they_need(trainer: ShareLedger) -> None:
+    entry, lender = entry_of(), lending.Lender(lambda: 0.0)
+    node = GpuNode("node-a", allocations=(entry,))
+    waiting = [lender.ask(trainer.tenant, OWN, refused) for refused in (12, 12, 50, 8)]
+    assert None not in waiting
+    assert lender.decide(trainer, node, entry, {GPUS[0]: 80}) == OWN + 12 + 12 + 8, "the third does not fit as well"
+
+
+async def test_a_process_of_a_share_that_is_to_shrink_does_not_wait(trainer: ShareLedger) -> None:
+    entry, lender = entry_of(shrink_to=10), lending.Lender(lambda: 0.0)
+    node, free = GpuNode("node-a", allocations=(entry,)), {GPUS[0]: 80}
+    waiting = lender.ask(trainer.tenant, OWN, 12)
+    assert waiting is not None
+    assert lender.decide(trainer, node, entry, free) == 10
+    lender.answer(trainer.tenant)
+    assert waiting.done()
+    assert free == {GPUS[0]: 80}, "other shares may be lent it"
 
 
 MUTATIONS: dict[str, tuple[object, str, object]] = {
     "memory of other shares is lent": (lending, "free_bytes", lambda *_: {GPUS[0]: MAX}),
     "pages of earlier agents are ignored": (ShareLedger, "outdated", False),
-    "memory in use beyond a restored amount is forgotten": (share_resizing.ShareResizer, "_beyond_limit", lambda *_: 0),
+    "memory in use beyond a restored amount is forgotten": (
+        share_resizing.ShareResizer,
+        "_unenforced_bytes",
+        lambda *_: 0,
+    ),
     "a deleted GPUNode's loans are forgotten": (share_resizing.ShareResizer, "_orphaned", lambda *_: ()),
 }
 

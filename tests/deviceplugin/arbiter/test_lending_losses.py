@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from deviceplugin.arbiter import lending
+from deviceplugin.arbiter import lending, orphans
 from gpushare import ledger
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Resize
@@ -93,7 +93,22 @@ async def test_a_share_whose_processes_ended_with_the_agent_returns_what_it_was_
     await process.kill()
     await node.start()
     node.write_status()
-    assert counted(node) == OWN
+    assert counted(node) == LIMIT, "until the search for processes without a record has ended"
+    await waiting.until(lambda: counted(node) == OWN)
+
+
+@pytest.mark.parametrize("most", ["MAX_ORPHANS", "SEARCH_SECONDS"])
+async def test_lent_memory_counts_while_a_pod_has_too_many_processes_to_search(
+    lent: tuple[ArbiterNode, Share], most: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    node, _ = lent
+    monkeypatch.setattr(orphans, most, 0)
+    await node.stop()
+    all_records(node.directory / "state")
+    await node.start()
+    await waiting.until(lambda: "too many processes" in caplog.text)
+    node.write_status()
+    assert counted(node) == LIMIT
 
 
 async def test_memory_in_use_counts_after_the_gpunode_was_restored_to_a_state_before_the_loan(
@@ -114,7 +129,7 @@ async def test_memory_in_use_counts_after_the_gpunode_was_restored_to_a_state_be
     await process("hello")
     await process("reclaim")
     node.write_status()
-    assert counted(node) == LIMIT - 50
+    await waiting.until(lambda: counted(node) == LIMIT - 50)
     await process("charge", 0, -10)
     await waiting.until(lambda: counted(node) == OWN)
 

@@ -172,9 +172,13 @@ def test_reads_mapped_files(tmp_path: Path) -> None:
     )
     (maps / "maps").write_text(lines)
     assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) == {"/usr/lib/gpushare/libgpushare.so"}
+    inodes = kernel_process.mapped_inodes(os.getpid(), "/usr/lib/gpushare/libgpushare.so", proc=tmp_path)
+    assert inodes == {(os.makedev(8, 1), 12)}
+    assert kernel_process.mapped_inodes(os.getpid(), "/usr/lib/other.so", proc=tmp_path) == frozenset()
     (maps / "maps").write_text("")
     assert kernel_process.mapped_files(os.getpid(), proc=tmp_path) is None  # it is exiting, or it is a kernel thread
     assert kernel_process.mapped_files(GONE, proc=tmp_path) is None
+    assert kernel_process.mapped_inodes(GONE, "/usr/lib/other.so", proc=tmp_path) is None
 
 
 def test_reading_huge_mappings_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +194,7 @@ def test_reading_huge_mappings_is_bounded(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(kernel_process, "MAX_MAPS_BYTES", len(lines) // 2)
     assert 400 < len(kernel_process.mapped_files(os.getpid(), proc=tmp_path) or ()) < 600
     assert kernel_process.mapping(os.getpid(), last, proc=tmp_path) == kernel_process.Mapping(known=False, link=None)
+    assert kernel_process.mapped_inodes(os.getpid(), "/tmp/999", proc=tmp_path) is None
 
 
 def test_reading_mappings_of_one_container_is_limited_per_scan(

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
+from deviceplugin.arbiter import tenant
 from deviceplugin.hardware.nvml_limits import NO_LIMIT, MemoryLimits
+from deviceplugin.host.kernel_process import Container
 from deviceplugin.memory_limits import plan
 from deviceplugin.memory_limits.plan import HardLimit, HardLimitState, LimitInputs, PodCgroup
 from gpushare import contract
@@ -69,6 +71,19 @@ def test_lent_memory_counts_while_it_is_published_and_the_arbiter_keeps_it() -> 
     for published, applied, expected in (((), (), 2), ((said,), (said,), 6), ((said,), (), 2), ((), (said,), 2)):
         inputs = dataclasses.replace(INPUTS, applied=applied)
         assert set(limits(share, resizes=published, inputs=inputs).values()) == {expected * GIB}
+
+
+def test_a_process_that_joins_does_not_lower_the_limit_of_a_container_that_is_lent_memory() -> None:
+    share, said = given("main", memory_limit_bytes=8 * GIB), Resize("a-1", 0, 6 * GIB, 5 * GIB)
+    node = GpuNode("node-a", allocations=(Allocation("a-1", PodRef("ml", "web", "u-1"), (share,)),), resizes=(said,))
+    container = Container("u-1", "id-main")
+    holder = tenant.find(container, pods=[pod("main")], node=node)
+    assert isinstance(holder, tenant.Tenant)
+    inputs = dataclasses.replace(INPUTS, applied=(said,))  # no report of the arbiter says yet what runs
+    (joined,) = plan.of_container(container, holder, POD / "main", inputs, node=node)
+    assert joined.hard_bytes == 6 * GIB == limits(share, resizes=(said,), inputs=inputs)["main", GPU]
+    (unknown,) = plan.of_container(container, holder, POD / "main", inputs, node=None)
+    assert unknown.hard_bytes == 2 * GIB
 
 
 @pytest.mark.parametrize(("used_gib", "confirmed_gib"), [(1, []), (3, [6])])

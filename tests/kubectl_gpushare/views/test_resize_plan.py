@@ -102,6 +102,12 @@ def test_pod_with_amounts_other_than_its_environment_was_resized() -> None:
     assert not resizing.was_resized(builders.pod(request="0.5"), entry)
     for other in ({"request_percent": 40}, {"limit_percent": 60}, {"memory_bytes": GIB}):
         assert resizing.was_resized(manifest, dataclasses.replace(entry, shares=(dataclasses.replace(share, **other),)))
+    limited = dataclasses.replace(entry, shares=(dataclasses.replace(share, memory_limit_bytes=80 * GIB),))
+    assert resizing.was_resized(manifest, limited)
+    manifest["spec"]["containers"][0]["env"].append({"name": contract.ENV_MEMORY_LIMIT, "value": str(80 * GIB)})
+    assert not resizing.was_resized(manifest, limited)
+    assert resizing.was_resized(manifest, entry)
+    manifest["spec"]["containers"][0]["env"].pop()
     assert resizing.was_resized(builders.pod(request="0.9", held="[]"), entry)
     parts = (share, dataclasses.replace(share, gpu_uuids=("GPU-x",), memory_bytes=9 * GIB))
     assert not resizing.was_resized(manifest, dataclasses.replace(entry, shares=parts))

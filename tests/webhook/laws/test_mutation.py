@@ -22,7 +22,13 @@ from webhook.pods.pod_manifest import PodSpecView
 pytestmark = pytest.mark.slow
 
 REFUSAL = Refusal("no GPU fits: there is none")
-VARIABLES = {contract.ENV_VISIBLE_DEVICES, contract.ENV_REQUEST, contract.ENV_LIMIT, contract.ENV_MEMORY}
+VARIABLES = {
+    contract.ENV_VISIBLE_DEVICES,
+    contract.ENV_REQUEST,
+    contract.ENV_LIMIT,
+    contract.ENV_MEMORY,
+    contract.ENV_MEMORY_LIMIT,
+}
 
 
 def outcomes(request: requests.Request) -> tuple[mutation.Placed, Refusal]:

@@ -152,7 +152,7 @@ def test_a_container_without_a_share_sees_no_gpu(given: dict[str, Any], env: lis
 
 
 def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
-    manifest = builders.pod(request="0.5", memory="1Gi")
+    manifest = builders.pod(request="0.5", memory="1Gi", memory_limit="2Gi")
     after = mutation.rewrite(manifest, requests.parse(manifest), Refusal("no GPU is free"))
     assert after["spec"]["schedulingGates"] == [{"name": contract.SCHEDULING_GATE}]
     assert after["metadata"]["annotations"][contract.REASON] == "no GPU is free"
@@ -164,6 +164,7 @@ def test_a_gated_pod_will_learn_its_gpus_from_its_annotation() -> None:
         "fieldRef": {"fieldPath": "metadata.annotations['gpushare.io/gpu-uuids']"}
     }
     assert variables[contract.ENV_MEMORY] == str(builders.GIB)
+    assert variables[contract.ENV_MEMORY_LIMIT] == str(2 * builders.GIB)
 
 
 def test_gated_pod_with_a_memory_fraction_has_no_memory_variable() -> None:

@@ -13,7 +13,7 @@ import pytest
 from gpushare import codec, contract, ledger
 from gpushare import request as requests
 from gpushare.allocation import Labels, PodRef
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import GpuNode, Resize
 from gpushare.placement import exclusive_gpus
 from gpushare.refusal import Cause, Refusal
 from tests import builders
@@ -104,6 +104,10 @@ def confirmed(node: GpuNode) -> GpuNode:
     return ledger.confirm(node, {"first": PodRef("default", "first", "uid-1")})
 
 
+def lending(node: GpuNode) -> GpuNode:
+    return dataclasses.replace(node, resizes=(Resize("first", 0, 16 << 30, 0),))
+
+
 def sick(node: GpuNode) -> GpuNode:
     gpus = (dataclasses.replace(node.gpus[0], healthy=False, health_reason="XID 79"), *node.gpus[1:])
     return dataclasses.replace(node, gpus=gpus)
@@ -116,6 +120,7 @@ def sick(node: GpuNode) -> GpuNode:
         pytest.param(confirmed, 0, id="who-is-there-was-seen"),
         pytest.param(taking("other", "GPU-node-a-1"), 0, id="another-gpu-was-taken"),
         pytest.param(lambda node: ledger.release(node, {"first"}), 1, id="a-share-of-it-was-released"),
+        pytest.param(lending, 1, id="memory-of-it-was-lent"),
         pytest.param(sick, 1, id="it-fell-sick"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import logging
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -25,7 +26,10 @@ HOPELESS_SECONDS: Final = 60.0  # before the cluster is searched again for a uni
 
 @dataclasses.dataclass(eq=False)
 class BackfillReservations:
-    """Reserves freed capacity for overtaken units. `fairness` says which; `backfill_reservation` makes the entries."""
+    """Reserves freed capacity for units that pods overtake, or that wait for lent memory.
+
+    `fairness` says which units are overtaken; `backfill_reservation` makes the entries.
+    """
 
     store: ledger_store.LiveLedger
     overtakes: fairness.OvertakeCounter
@@ -34,15 +38,16 @@ class BackfillReservations:
 
     def __post_init__(self) -> None:
         self._overtakes: Mapping[str, int] = {}
-        self._hopeless: dict[str, float] = {}  # UID of the unit's first member -> until when
+        # UID of the unit's first member, and whether it was overtaken -> until when
+        self._hopeless: dict[tuple[str, bool], float] = {}
         self._now = 0.0
 
     def begin(self, pods: PodIndex, units: Sequence[Unit], existing: ExistingAllocations, *, now: float) -> None:
         self._now = now
         self._overtakes = self.overtakes.count(pods, units)
-        waiting = ((uid, until) for uid, until in self._hopeless.items() if uid in existing.orders)
+        waiting = ((unit, until) for unit, until in self._hopeless.items() if unit[0] in existing.orders)
         # A clock that was set back must not extend the pause.
-        self._hopeless = {uid: until for uid, until in waiting if now < until <= now + HOPELESS_SECONDS}
+        self._hopeless = {unit: until for unit, until in waiting if now < until <= now + HOPELESS_SECONDS}
 
     async def reserve(self, unit: Unit, requests: Sequence[tuple[Pod, Request]], existing: ExistingAllocations) -> str:
         """Make or enlarge the reservation of a refused unit; return the end of its reason, empty without one."""
@@ -79,14 +84,17 @@ class BackfillReservations:
         first = unit.uids[0]
         waited_seconds = queue.age_seconds(unit.order[1], self._now)  # since it was complete
         overtakes = self._overtakes.get(first, 0)
-        is_patient = overtakes > 0 and waited_seconds >= self.limits.patience_seconds
+        is_patient, is_overtaken = waited_seconds >= self.limits.patience_seconds, overtakes > 0
         if overtakes < self.limits.max_overtakes and not is_patient:
             return []
-        if first in self._hopeless or self._is_at_limit(pods[0].ref.namespace, existing):
+        if (first, is_overtaken) in self._hopeless or self._is_at_limit(pods[0].ref.namespace, existing):
             return []
-        targets = backfill_reservation.choose(self.store.views(), pods, new_id=reservation.new_id)
+        views, most_missing = self.store.views(), math.inf
+        if not is_overtaken:  # no pod has the capacity that it needs, but loans may
+            views, most_missing = backfill_reservation.without_loans(views), 0.0
+        targets = backfill_reservation.choose(views, pods, new_id=reservation.new_id, most_missing=most_missing)
         if targets is None:
-            self._hopeless[first] = self._now + HOPELESS_SECONDS
+            self._hopeless[first, is_overtaken] = self._now + HOPELESS_SECONDS
             return []
         requests = {pod.ref.uid: pod.request for pod in pods}
         made = []
@@ -97,7 +105,7 @@ class BackfillReservations:
                 existing.reserved.setdefault(target.allocation.pod.uid, []).append(made[-1])
         nodes = sorted({entry.node for entry in made})
         extra = {"pod": str(pods[0].ref), "nodes": nodes, "overtakes": overtakes, "seconds": round(waited_seconds)}
-        logger.info("Reserved freed capacity for a pod that was overtaken", extra=extra)
+        logger.info("Reserved freed capacity for a pod that has waited long", extra=extra)
         return made
 
     def _is_at_limit(self, namespace: str, existing: ExistingAllocations) -> bool:

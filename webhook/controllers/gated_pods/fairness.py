@@ -72,10 +72,10 @@ class Fairness:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class OvertakeLimits:
-    """How long and how often a unit may be overtaken, and how many units have backfill reservations at a time."""
+    """Which units are entitled to a backfill reservation, and how many have one at a time."""
 
-    patience_seconds: float = 300.0  # a unit that has waited for so long, and was overtaken, is entitled to one
-    max_overtakes: int = 100  # and so is a unit that was overtaken so often
+    patience_seconds: float = 300.0  # a unit that has waited for so long, and was overtaken or lacks lent memory
+    max_overtakes: int = 100  # a unit that was overtaken so often
     max_reserving: int = 4
     max_reserving_per_namespace: int = 1
 

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare import contract
+from gpushare import contract, ledger
+from gpushare.gpunode import Resize
 from gpushare.placement import exclusive_gpus
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
@@ -60,6 +62,26 @@ async def test_pod_that_is_not_overtaken_gets_no_backfill_reservation() -> None:
     cluster.now += 1000
     await cluster.step()
     assert cluster.held() == {}
+
+
+@pytest.mark.parametrize("lent_gib", [0, 60])
+async def test_pod_that_waits_for_lent_memory_gets_a_backfill_reservation(lent_gib: int) -> None:
+    borrower = builders.allocation("borrower", "GPU-a-0", request=10, memory_gib=10, uid="u")
+    (share,) = borrower.shares
+    share = dataclasses.replace(share, gpu_uuids=(builders.node(gpus=1).gpus[0].uuid,), memory_limit_bytes=80 << 30)
+    node = ledger.reserve(builders.node(gpus=1), dataclasses.replace(borrower, shares=(share,)))
+    lent = Resize("borrower", 0, (10 + lent_gib) << 30, 0)
+    cluster = Cluster(dataclasses.replace(node, resizes=(lent,)), limits=fairness.OvertakeLimits(patience_seconds=60))
+    cluster.create("large", request="0.5", memory="75Gi" if not lent_gib else "40Gi")
+    cluster.now += 1
+    await cluster.step()
+    assert (cluster.waiting(), cluster.held()) == (["large"], {})
+    cluster.now += 60
+    await cluster.step()
+    assert cluster.held() == ({"large": 50} if lent_gib else {})
+    cluster.store.change("node-a", lambda now: dataclasses.replace(now, resizes=()))
+    await cluster.step()
+    assert cluster.waiting() == ([] if lent_gib else ["large"])
 
 
 async def test_pod_that_fits_nowhere_gets_no_backfill_reservation() -> None:
