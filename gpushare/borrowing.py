@@ -90,16 +90,28 @@ class Placeholder:
         return self.is_bound and not self.has_ended
 
 
-def used_gpus(node: GpuNode) -> frozenset[str]:
-    """Return the UUIDs of the GPUs with a share, or reserved for one; backfill reservations give way."""
+def _shared(node: GpuNode) -> frozenset[str]:
     entries = (entry for entry in node.allocations if not entry.is_backfill_reservation)
     return frozenset(uuid for entry in entries for uuid in entry.gpu_uuids)
+
+
+def used_gpus(node: GpuNode) -> frozenset[str]:
+    """Return the UUIDs of the GPUs with a share, or reserved for one; backfill reservations give way.
+
+    An allocation that this release cannot read may be on any GPU of the node.
+    """
+    return _shared(node) | frozenset(gpu.uuid for gpu in node.gpus if node.unread)
+
+
+def _hides_use(node: GpuNode) -> bool:
+    """Whether a GPU that the agent does not report may have shares."""
+    return bool(node.unread or not node.gpus or _shared(node) - {gpu.uuid for gpu in node.gpus})
 
 
 def exposed(node: GpuNode, placeholders: Iterable[Placeholder]) -> dict[str, str]:
     """Return the GPUs with shares that no placeholder has any more, by UUID, with the last one's UID."""
     having = {one.uid for one in placeholders if one.has_gpu}
-    used = used_gpus(node)
+    used = _shared(node)
     return {
         gpu.uuid: node.borrowed.get(gpu.uuid, "")
         for gpu in node.gpus
@@ -114,8 +126,9 @@ def idle(node: GpuNode, placeholders: Iterable[Placeholder], kept: Collection[st
     """
     placeholders = list(placeholders)
     gpu_of = {gpu.owner: gpu.uuid for gpu in node.gpus if gpu.owner}
-    busy = frozenset(uuid for entry in node.allocations for uuid in entry.gpu_uuids) | frozenset(kept)
-    hides = bool(exposed(node, placeholders)) or not node.gpus
+    reserved = (uuid for entry in node.allocations for uuid in entry.gpu_uuids)
+    busy = used_gpus(node).union(reserved, kept)
+    hides = bool(exposed(node, placeholders)) or _hides_use(node)
     return [
         one
         for one in placeholders
@@ -140,7 +153,7 @@ def borrow(node: GpuNode, placeholders: Collection[Placeholder], given_back: Col
             borrowed[gpu.uuid] = mark(one.uid)
         elif one is not None and not one.leaves:
             borrowed[gpu.uuid] = one.uid
-    if node.gpus and not exposed(node, placeholders):  # otherwise one without a report may have the GPU of shares
+    if not _hides_use(node) and not exposed(node, placeholders):  # one without a report may have the GPU of shares
         unreported = there.keys() - {gpu.owner for gpu in node.gpus}
         borrowed |= {uid: mark(uid) for uid in unreported if there[uid].leaves}
     return node if borrowed == node.borrowed else node.borrowing(borrowed)
@@ -153,8 +166,9 @@ def mark(uid: str) -> str:
 
 def may_end(node: GpuNode, uid: str) -> bool:
     """Whether the placeholder's GPU has no share, and gets none; `node`: as stored after `borrow`."""
-    used = used_gpus(node)
-    return mark(uid) in node.borrowed.values() and not any(gpu.uuid in used for gpu in node.gpus if gpu.owner == uid)
+    uuids = {gpu.uuid for gpu in node.gpus if gpu.owner == uid}
+    is_used = bool(uuids & used_gpus(node)) if uuids else _hides_use(node)
+    return mark(uid) in node.borrowed.values() and not is_used
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
