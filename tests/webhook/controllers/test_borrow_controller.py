@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare import codec, contract, ledger
+from gpushare import borrowing, codec, contract, ledger
 from gpushare.cluster import api_client
 from gpushare.nodefilters import NodeSpec, PodInfo
 from gpushare.refusal import Refusal
@@ -73,16 +73,27 @@ class Cluster:
         self.pods[name] = {**body, "metadata": {**body["metadata"], **identity}, "status": {}}
         return self.pods[name]
 
-    async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
+    async def delete(self, path: str, *, uid: str | None = None) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         assert uid == name
         made = self.pods[name]
-        if grace_seconds is None and made["spec"].get("nodeName"):
-            made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            return made
+        if not made["spec"].get("nodeName"):
+            return self.end(name)
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return made
+
+    def end(self, name: str) -> dict[str, Any]:
+        """End a placeholder; the agent reports its GPU as another owner's."""
         self.report(name, contract.OTHER_OWNER)
         self.store.chooser.cache.put(name, None)
         return self.pods.pop(name)
+
+    def end_marked(self) -> None:
+        """End the placeholders that are marked, as the agent does."""
+        (node,) = self.store.stored()
+        for name in [name for name in self.pods if borrowing.may_end(node, name)]:
+            assert "deletionTimestamp" in self.pods[name]["metadata"]
+            self.end(name)
 
     def bind(self, name: str, index: int) -> None:
         """Give a GPU to a placeholder; the agent reports it."""
@@ -102,6 +113,7 @@ class Cluster:
 
     async def round(self, *waiting: dict[str, Any]) -> Sequence[str]:
         """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed."""
+        self.end_marked()
         await self.controller.tend()
         refused = []
         for made in waiting:
@@ -180,7 +192,7 @@ async def test_shares_whose_placeholder_was_lost_get_another_and_that_is_reporte
     await cluster.round(made)
     cluster.bind("p1", 0)
     assert await cluster.round(made) == [""]
-    await cluster.delete(f"{placeholders.PODS_PATH}/p1", uid="p1", grace_seconds=0)  # by force
+    cluster.end("p1")  # by force
     await cluster.round()
     assert [reason for reason, _ in cluster.events] == [contract.EVENT_PLACEHOLDER_LOST]
     assert list(cluster.pods) == ["p2"]

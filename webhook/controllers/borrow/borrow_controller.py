@@ -32,7 +32,6 @@ logger = logging.getLogger(__name__)
 Refusals = Sequence[tuple[Pod, Refusal]]
 
 RECHECK_SECONDS: Final = 2.0  # there is no watch of placeholders
-END_SECONDS: Final = 1  # the grace period of a placeholder whose GPU has no share
 LATE_SECONDS: Final = 15.0  # after so long, the reason quotes why the scheduler does not bind a placeholder
 MAX_PODS: Final = 500  # packed in one round
 _NOTHING: Final = Bounds(0, 0)
@@ -61,7 +60,7 @@ class BorrowClient(Protocol):
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in the collection at `path`, and return it as stored."""
 
-    async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
+    async def delete(self, path: str, *, uid: str | None = None) -> dict[str, Any]:
         """Delete the pod at `path` with this UID."""
 
 
@@ -133,9 +132,9 @@ class BorrowController:
             logger.info("Could not borrow GPUs now", extra={"node": node.name, "err": str(error)})
             return  # the next round retries
         for one in here:
-            # The agent ends one that leaves already: the kubelet does not shorten the grace period that has begun.
+            # With its own, long grace period: the node's agent ends it once no process is left on its GPU.
             if not one.leaves and borrowing.may_end(after, one.uid):
-                await self._delete(one, grace_seconds=END_SECONDS)
+                await self._delete(one)
         self._report_trouble(after, here)
 
     def _report_trouble(self, node: GpuNode, here: Sequence[Placeholder]) -> None:
@@ -273,13 +272,12 @@ class BorrowController:
             f", and {late[0].name} waits: {late[0].message or 'the scheduler has not tried it'}" if late else ""
         )
 
-    async def _delete(self, one: Placeholder, *, grace_seconds: int | None = None) -> None:
+    async def _delete(self, one: Placeholder) -> None:
         try:
-            path = f"{placeholders.PODS_PATH}/{one.name}"
-            await self.api.delete(path, uid=one.uid, grace_seconds=grace_seconds)
+            await self.api.delete(f"{placeholders.PODS_PATH}/{one.name}", uid=one.uid)
         except (api_errors.NotFound, api_errors.Conflict):
             return  # it is gone
-        words = "Gave a GPU back" if grace_seconds is not None else "Withdrew a placeholder"
+        words = "Gives a GPU back" if one.has_gpu else "Withdrew a placeholder"
         logger.info(words, extra={"pod": one.name, "node": one.node})
 
 
