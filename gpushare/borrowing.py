@@ -119,6 +119,31 @@ def exposed(node: GpuNode, placeholders: Iterable[Placeholder]) -> dict[str, str
     }
 
 
+def to_replace(node: GpuNode, placeholders: Collection[Placeholder], *, free: int, since: float) -> int:
+    """Return how many placeholders the exposed GPUs need, before another pod gets one of them.
+
+    free: how many GPUs the scheduler could bind now. since: Unix time at which the first one was exposed. A placeholder
+    that was created since and got another GPU is not followed by the next one.
+    """
+    reported = {gpu.owner for gpu in node.gpus}
+    tried = sum(one.created >= since - 1.0 and one.uid in reported for one in placeholders)  # created: whole seconds
+    return max(0, min(len(exposed(node, placeholders)), free) - tried)
+
+
+def fault(node: GpuNode, uid: str) -> str:
+    """Return why no share can be placed on the GPU of this placeholder, as a clause; empty if some can."""
+    for gpu in node.gpus:
+        if gpu.owner == uid and (gpu.cordoned or not gpu.healthy):
+            return given(node, uid, "is cordoned" if gpu.cordoned else "is unhealthy")
+    return ""
+
+
+def given(node: GpuNode, uid: str, why: str) -> str:
+    """Return which GPU the placeholder has, as a clause; `why`: what is wrong with it."""
+    index = next((str(gpu.index) for gpu in node.gpus if gpu.owner == uid), "?")
+    return f"the kubelet gave GPU {index}, which {why}"
+
+
 def idle(node: GpuNode, placeholders: Iterable[Placeholder], kept: Collection[str]) -> list[Placeholder]:
     """Return the bound placeholders whose GPU has no share and is not in `kept` (UUIDs).
 
@@ -189,10 +214,10 @@ def plan(
     idle_long: Collection[str],
     most: int,
 ) -> BorrowPlan:
-    """BorrowPlan what to do on one node.
+    """Plan what to do on one node.
 
-    placeholders: those of the node. wanted: how many more GPUs waiting pods need there. idle_long: UIDs of those whose
-    GPU has been idle for long enough, and is not needed. most: how many placeholders may be created.
+    placeholders: those of the node. wanted: how many more GPUs are needed there. idle_long: UIDs of those whose GPU has
+    been idle for long enough, and is not needed. most: how many placeholders may be created.
     """
     there = [one for one in placeholders if not one.leaves]
     leaving = sum(one.leaves and one.has_gpu for one in placeholders)
@@ -200,11 +225,12 @@ def plan(
     bound = [one for one in there if one.has_gpu]
     pending = sorted((one for one in there if not one.is_bound and not one.has_ended), key=_age)
     coming = [one for one in bound if one.uid not in reported]
-    # A GPU that has lost its placeholder, but not its shares, should have one again before another pod gets it.
-    wanted = max(wanted + len(exposed(node, placeholders)), bounds.least - (len(bound) - len(coming)))
+    wanted = max(wanted, bounds.least - (len(bound) - len(coming)))
     needed = max(0, wanted - len(coming))
     spare = max(0, len(bound) + min(len(pending), needed) - bounds.least)
-    spared = [one for one in bound if one.uid in idle_long][:spare]
+    idle_reported = [one for one in bound if one.uid in idle_long and one.uid in reported]
+    idle_coming = [one for one in coming if one.uid in idle_long][: max(0, len(coming) - wanted)]
+    spared = [*idle_reported, *idle_coming][:spare]
     return BorrowPlan(
         give_back=tuple(one for one in spared if one.uid in reported),
         delete=(

@@ -135,9 +135,16 @@ class ApiClient:
         """PATCH the object at `path`."""
         return await self._call("PATCH", path, {}, body=body, content_type=content_type)
 
-    async def delete(self, path: str, *, uid: str | None = None, query: Query | None = None) -> dict[str, Any]:
-        """DELETE the object at `path`; with `uid`, raise Conflict if the object has another UID."""
-        body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
+    async def delete(
+        self, path: str, *, uid: str | None = None, grace_seconds: int | None = None, query: Query | None = None
+    ) -> dict[str, Any]:
+        """DELETE the object at `path`; with `uid`, raise Conflict if the object has another UID.
+
+        grace_seconds: how long a pod may take to end.
+        """
+        options: dict[str, Any] = {"preconditions": {"uid": uid}} if uid else {}
+        options |= {"gracePeriodSeconds": grace_seconds} if grace_seconds is not None else {}
+        body = {"apiVersion": "v1", "kind": "DeleteOptions", **options} if options else None
         return await self._call("DELETE", path, query or {}, body=body)
 
     @contextlib.asynccontextmanager

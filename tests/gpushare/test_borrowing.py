@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 
-from gpushare import borrowing
-from gpushare.borrowing import Placeholder
+from gpushare import borrowing, contract
+from gpushare.borrowing import Bounds, Placeholder
 from gpushare.gpunode import GpuNode
 from tests import builders
 
@@ -40,3 +40,25 @@ def test_a_placeholder_without_a_report_may_have_the_unreported_gpu_of_a_share()
     after = borrowing.borrow(node, there)
     assert borrowing.mark("p1") not in after.borrowed.values()
     assert not borrowing.may_end(node.borrowing({"p1": borrowing.mark("p1")}), "p1")
+
+
+def test_a_placeholder_that_comes_is_not_spared_while_it_is_wanted() -> None:
+    node, there = lending("p0"), [placeholder("p0"), placeholder("p1")]  # p1 is bound, and not reported yet
+    idle = {"p0", "p1"}
+    plan = borrowing.plan(node, there, Bounds(0, 4), wanted=1, idle_long=idle, most=4)
+    assert ([one.uid for one in plan.give_back], plan.delete, plan.create) == (["p0"], (), 0)
+    plan = borrowing.plan(node, there, Bounds(1, 4), wanted=0, idle_long=idle, most=4)
+    assert ([one.uid for one in plan.give_back], plan.delete) == (["p0"], ())
+    plan = borrowing.plan(node, there, Bounds(0, 4), wanted=0, idle_long=idle, most=4)
+    assert [one.uid for one in (*plan.give_back, *plan.delete)] == ["p0", "p1"]
+
+
+def test_an_exposed_gpu_gets_another_placeholder_once_and_only_while_a_gpu_is_free() -> None:
+    node = lending(contract.OTHER_OWNER, contract.OTHER_OWNER, shared=("GPU-node-a-0",))
+    assert borrowing.to_replace(node, [], free=1, since=100.5) == 1
+    assert borrowing.to_replace(node, [], free=0, since=100.5) == 0
+    node = lending(contract.OTHER_OWNER, "p1", contract.OTHER_OWNER, shared=("GPU-node-a-0",))
+    got_another = dataclasses.replace(placeholder("p1"), created=100.0)
+    assert borrowing.to_replace(node, [got_another], free=1, since=100.5) == 0
+    before = dataclasses.replace(got_another, created=50.0)
+    assert borrowing.to_replace(node, [before], free=1, since=100.5) == 1
