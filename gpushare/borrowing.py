@@ -2,8 +2,8 @@
 
 A *placeholder* is a pod that has one whole GPU of the other plugin, so that no other pod can get it. The GPU takes
 shares while the node's agent and the ledger name the same placeholder. Before a placeholder ends, the ledger marks it,
-in the object that every share on its GPU is written to, and only if there is none. One that is deleted by another
-client keeps its GPU until then. So a GPU never has a share and a whole-GPU pod, whatever the order of writes, retries
+in the object that every share on its GPU is written to, and only if there is none. The agent then ends it once no
+process is left on the GPU, and one that another client deletes keeps its GPU until then. So a GPU never has a share and a whole-GPU pod, whatever the order of writes, retries
 and crashes.
 """
 
@@ -139,7 +139,7 @@ def fault(node: GpuNode, uid: str) -> str:
 
 
 def given(node: GpuNode, uid: str, why: str) -> str:
-    """Return which GPU the placeholder has, as a clause; `why`: what is wrong with it."""
+    """Return which GPU the placeholder has, as a clause; `why`: the fault of that GPU."""
     index = next((str(gpu.index) for gpu in node.gpus if gpu.owner == uid), "?")
     return f"the kubelet gave GPU {index}, which {why}"
 
