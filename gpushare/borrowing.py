@@ -3,8 +3,8 @@
 A *placeholder* is a pod that has one whole GPU of the other plugin, so that no other pod can get it. The GPU takes
 shares while the node's agent and the ledger name the same placeholder. Before a placeholder ends, the ledger marks it,
 in the object that every share on its GPU is written to, and only if there is none. The agent then ends it once no
-process is left on the GPU, and one that another client deletes keeps its GPU until then. So a GPU never has a share and a whole-GPU pod, whatever the order of writes, retries
-and crashes.
+process is left on the GPU. One that another client deletes keeps its GPU until then. So a GPU never has a share and a
+whole-GPU pod, whatever the order of writes, retries and crashes.
 """
 
 from __future__ import annotations
