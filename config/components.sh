@@ -35,6 +35,16 @@ list_removed() {
   done
   comm -23 "$scratch/old.names" "$scratch/manifests.names" >"$scratch/removed"
   mapfile -t removed < <(sed -E "/^(namespace\/$NAMESPACE$|customresourcedefinition[./])/d" "$scratch/removed")
+  [[ " ${removed[*]} " != *' namespace/gpushare-borrow '* ]] || refuse_while_borrowed
+}
+
+# Without agent and placer no placeholder ends before its grace period of weeks, and neither does its namespace.
+refuse_while_borrowed() {
+  local left
+  left="$(kubectl get pods --namespace gpushare-borrow --output name)" ||
+    fail 'nothing was changed: the pods in gpushare-borrow could not be listed, see above'
+  [[ -z $left ]] ||
+    fail "nothing was changed: GPUs are still borrowed by $(wc -l <<<"$left") pods in the namespace gpushare-borrow: delete the pods with shares there, set the label gpushare.io/borrow of these nodes to 0, and wait until the pods are gone"
 }
 
 remove_components() {

@@ -124,6 +124,11 @@ class Configuration:
         return config_choice.label_of((self.metadata() or {}).get("labels") or {})
 
     @property
+    def own_label(self) -> str | None:
+        """The name in gpushare's own label, whatever NVIDIA's says."""
+        return ((self.metadata() or {}).get("labels") or {}).get(contract.NODE_CONFIG_LABEL)
+
+    @property
     def is_borrowing(self) -> bool:
         """Whether another device plugin gives the Node's GPUs, and gpushare borrows them."""
         return contract.BORROW_LABEL in ((self.metadata() or {}).get("labels") or {})

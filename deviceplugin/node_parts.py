@@ -156,6 +156,7 @@ class HardwareParts:
             uuids=lambda: [gpu.uuid for gpu in state.seen.gpus],
             node=cluster.gpunode.now,
             identify=cluster.identify,
+            processes=self.users.processes,
             wake=self.owners_wake,
         )
         state.in_force.wake(self.owners_wake)

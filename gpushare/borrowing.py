@@ -2,9 +2,9 @@
 
 A *placeholder* is a pod that has one whole GPU of the other plugin, so that no other pod can get it. The GPU takes
 shares while the node's agent and the ledger name the same placeholder. Before a placeholder ends, the ledger marks it,
-in the object that every share on its GPU is written to, and only if there is none. One that is deleted by another
-client keeps its GPU until then. So a GPU never has a share and a whole-GPU pod, whatever the order of writes, retries
-and crashes.
+in the object that every share on its GPU is written to, and only if there is none. The agent then ends it once no
+process is left on the GPU. One that another client deletes keeps its GPU until then. So a GPU never has a share and a
+whole-GPU pod, whatever the order of writes, retries and crashes.
 """
 
 from __future__ import annotations
@@ -90,21 +90,58 @@ class Placeholder:
         return self.is_bound and not self.has_ended
 
 
-def used_gpus(node: GpuNode) -> frozenset[str]:
-    """Return the UUIDs of the GPUs with a share, or reserved for one; backfill reservations give way."""
+def _shared(node: GpuNode) -> frozenset[str]:
     entries = (entry for entry in node.allocations if not entry.is_backfill_reservation)
     return frozenset(uuid for entry in entries for uuid in entry.gpu_uuids)
+
+
+def used_gpus(node: GpuNode) -> frozenset[str]:
+    """Return the UUIDs of the GPUs with a share, or reserved for one; backfill reservations give way.
+
+    An allocation that this release cannot read may be on any GPU of the node.
+    """
+    return _shared(node) | frozenset(gpu.uuid for gpu in node.gpus if node.unread)
+
+
+def _hides_use(node: GpuNode) -> bool:
+    """Whether a GPU that the agent does not report may have shares."""
+    return bool(node.unread or not node.gpus or _shared(node) - {gpu.uuid for gpu in node.gpus})
 
 
 def exposed(node: GpuNode, placeholders: Iterable[Placeholder]) -> dict[str, str]:
     """Return the GPUs with shares that no placeholder has any more, by UUID, with the last one's UID."""
     having = {one.uid for one in placeholders if one.has_gpu}
-    used = used_gpus(node)
+    used = _shared(node)
     return {
         gpu.uuid: node.borrowed.get(gpu.uuid, "")
         for gpu in node.gpus
         if gpu.uuid in used and gpu.owner and gpu.owner not in having
     }
+
+
+def to_replace(node: GpuNode, placeholders: Collection[Placeholder], *, free: int, since: float) -> int:
+    """Return how many placeholders the exposed GPUs need, before another pod gets one of them.
+
+    free: how many GPUs the scheduler could bind now. since: Unix time at which the first one was exposed. A placeholder
+    that was created since and got another GPU is not followed by the next one.
+    """
+    reported = {gpu.owner for gpu in node.gpus}
+    tried = sum(one.created >= since - 1.0 and one.uid in reported for one in placeholders)  # created: whole seconds
+    return max(0, min(len(exposed(node, placeholders)), free) - tried)
+
+
+def fault(node: GpuNode, uid: str) -> str:
+    """Return why no share can be placed on the GPU of this placeholder, as a clause; empty if some can."""
+    for gpu in node.gpus:
+        if gpu.owner == uid and (gpu.cordoned or not gpu.healthy):
+            return given(node, uid, "is cordoned" if gpu.cordoned else "is unhealthy")
+    return ""
+
+
+def given(node: GpuNode, uid: str, why: str) -> str:
+    """Return which GPU the placeholder has, as a clause; `why`: the fault of that GPU."""
+    index = next((str(gpu.index) for gpu in node.gpus if gpu.owner == uid), "?")
+    return f"the kubelet gave GPU {index}, which {why}"
 
 
 def idle(node: GpuNode, placeholders: Iterable[Placeholder], kept: Collection[str]) -> list[Placeholder]:
@@ -114,8 +151,9 @@ def idle(node: GpuNode, placeholders: Iterable[Placeholder], kept: Collection[st
     """
     placeholders = list(placeholders)
     gpu_of = {gpu.owner: gpu.uuid for gpu in node.gpus if gpu.owner}
-    busy = frozenset(uuid for entry in node.allocations for uuid in entry.gpu_uuids) | frozenset(kept)
-    hides = bool(exposed(node, placeholders)) or not node.gpus
+    reserved = (uuid for entry in node.allocations for uuid in entry.gpu_uuids)
+    busy = used_gpus(node).union(reserved, kept)
+    hides = bool(exposed(node, placeholders)) or _hides_use(node)
     return [
         one
         for one in placeholders
@@ -140,7 +178,7 @@ def borrow(node: GpuNode, placeholders: Collection[Placeholder], given_back: Col
             borrowed[gpu.uuid] = mark(one.uid)
         elif one is not None and not one.leaves:
             borrowed[gpu.uuid] = one.uid
-    if node.gpus and not exposed(node, placeholders):  # otherwise one without a report may have the GPU of shares
+    if not _hides_use(node) and not exposed(node, placeholders):  # one without a report may have the GPU of shares
         unreported = there.keys() - {gpu.owner for gpu in node.gpus}
         borrowed |= {uid: mark(uid) for uid in unreported if there[uid].leaves}
     return node if borrowed == node.borrowed else node.borrowing(borrowed)
@@ -153,8 +191,9 @@ def mark(uid: str) -> str:
 
 def may_end(node: GpuNode, uid: str) -> bool:
     """Whether the placeholder's GPU has no share, and gets none; `node`: as stored after `borrow`."""
-    used = used_gpus(node)
-    return mark(uid) in node.borrowed.values() and not any(gpu.uuid in used for gpu in node.gpus if gpu.owner == uid)
+    uuids = {gpu.uuid for gpu in node.gpus if gpu.owner == uid}
+    is_used = bool(uuids & used_gpus(node)) if uuids else _hides_use(node)
+    return mark(uid) in node.borrowed.values() and not is_used
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -175,10 +214,10 @@ def plan(
     idle_long: Collection[str],
     most: int,
 ) -> BorrowPlan:
-    """BorrowPlan what to do on one node.
+    """Plan what to do on one node.
 
-    placeholders: those of the node. wanted: how many more GPUs waiting pods need there. idle_long: UIDs of those whose
-    GPU has been idle for long enough, and is not needed. most: how many placeholders may be created.
+    placeholders: those of the node. wanted: how many more GPUs are needed there. idle_long: UIDs of those whose GPU has
+    been idle for long enough, and is not needed. most: how many placeholders may be created.
     """
     there = [one for one in placeholders if not one.leaves]
     leaving = sum(one.leaves and one.has_gpu for one in placeholders)
@@ -186,11 +225,12 @@ def plan(
     bound = [one for one in there if one.has_gpu]
     pending = sorted((one for one in there if not one.is_bound and not one.has_ended), key=_age)
     coming = [one for one in bound if one.uid not in reported]
-    # A GPU that has lost its placeholder, but not its shares, should have one again before another pod gets it.
-    wanted = max(wanted + len(exposed(node, placeholders)), bounds.least - (len(bound) - len(coming)))
+    wanted = max(wanted, bounds.least - (len(bound) - len(coming)))
     needed = max(0, wanted - len(coming))
     spare = max(0, len(bound) + min(len(pending), needed) - bounds.least)
-    spared = [one for one in bound if one.uid in idle_long][:spare]
+    idle_reported = [one for one in bound if one.uid in idle_long and one.uid in reported]
+    idle_coming = [one for one in coming if one.uid in idle_long][: max(0, len(coming) - wanted)]
+    spared = [*idle_reported, *idle_coming][:spare]
     return BorrowPlan(
         give_back=tuple(one for one in spared if one.uid in reported),
         delete=(

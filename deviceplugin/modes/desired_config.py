@@ -77,15 +77,19 @@ def choose(
     label: str | None,
     options: ModeOptions,
     borrows: bool = False,
+    foreign: str = "",
 ) -> config_choice.Decision:
     """Return the entry that the node asks for; if there is none, return `current` and the reason.
 
-    borrows: whether another device plugin gives the node's GPUs.
+    borrows: whether another device plugin gives the node's GPUs. foreign: why they may still be that plugin's.
 
-    A ConfigMap that vanishes changes nothing: it may come back, and its entry is still the last valid one.
+    A ConfigMap that vanishes changes nothing: it may come back, and its entry is still the last valid one. Only a label
+    that names a configuration ends BORROWED: no default may hand the other plugin's GPUs to shares.
     """
-    if borrows:
+    if borrows or (current == config_choice.BORROWED and not label):
         return config_choice.Decision(config_choice.BORROWED)
+    if current == config_choice.BORROWED and foreign:
+        return config_choice.Decision(current, problem=f"configuration {label} waits: {foreign}")
     default = options.default
     built_in = config_choice.built_in(current, entries, label=label, default=default)
     if built_in is not None:
@@ -147,18 +151,26 @@ class ConfigSelector:
         self.problem = ""
 
     async def select(
-        self, current: ActiveConfig | None, gpus: Sequence[HardwareGpu], known: Sequence[HardwareGpu] | None = None
+        self,
+        current: ActiveConfig | None,
+        gpus: Sequence[HardwareGpu],
+        known: Sequence[HardwareGpu] | None = None,
+        *,
+        foreign: str = "",
     ) -> DesiredConfig | None:
         """Return the requested configuration if it is valid, else `current`, else the last valid one, else None.
 
         current: the configuration in force so far; None at a first start. known: the GPUs that `current` is applied
-        to, if they are not `gpus`.
+        to, if they are not `gpus`. foreign: as in `choose`.
         """
         problem, wanted = "", current
         if self._source.is_known:
-            entries, label = self._source.entries, self._source.label
-            borrows = self._source.is_borrowing
-            decision = choose(current, entries, label=label, options=self._options, borrows=borrows)
+            source, options = self._source, self._options
+            # NVIDIA's label may be there for NVIDIA's plugin.
+            label = source.own_label if current == config_choice.BORROWED else source.label
+            decision = choose(
+                current, source.entries, label=label, options=options, borrows=source.is_borrowing, foreign=foreign
+            )
             problem, wanted = decision.problem, decision.in_force
         cached, self._resolved = self._resolved, {}
         for config in dict.fromkeys(filter(None, (wanted, current))):

@@ -1,8 +1,9 @@
-"""Who has each GPU on a node whose GPUs another device plugin gives: a placeholder of gpushare, or another pod or none.
+"""The owner of each GPU on a node whose GPUs another device plugin gives: a placeholder, or another pod or none.
 
 A placeholder's GPU is known from the kubelet alone, so it needs no driver, token or RuntimeClass. A pod keeps its GPU
 for its whole life, so a last known placeholder stays right while the kubelet does not answer. After a start, and until
-the kubelet has answered, the GPUNode's own status says who had each GPU.
+the kubelet has answered, the GPUNode's own status says who had each GPU. A placeholder that the ledger has marked ends
+once no process is left on its GPU: those of a share can outlive it, as after a forced deletion of its pod.
 """
 
 from __future__ import annotations
@@ -70,7 +71,7 @@ class GpuOwners:
 
     is_borrowing: whether the node's GPUs are another plugin's. held, pods: the containers with devices, and the node's
     pods, None while they are unknown. uuids: the GPUs. node: the GPUNode, None while unknown. identify: finds the
-    container of a process.
+    container of a process. processes: those on each GPU, in words.
     """
 
     def __init__(
@@ -83,11 +84,12 @@ class GpuOwners:
         uuids: Callable[[], Collection[str]],
         node: Callable[[], GpuNode | None],
         identify: Identify,
+        processes: Callable[[Collection[str]], Awaitable[Mapping[str, Collection[str]]]],
         wake: asyncio.Event,
     ) -> None:
         self._state, self._is_borrowing, self._held = state, is_borrowing, held
         self._pods, self._uuids, self._node, self._wake = pods, uuids, node, wake
-        self._identify = identify
+        self._identify, self._processes = identify, processes
 
     async def run(self) -> None:
         while True:
@@ -106,15 +108,22 @@ class GpuOwners:
         except PodResourcesError as error:
             logger.warning("It is unknown which pods have the GPUs", extra={"err": str(error)})
             return
-        self._state.publish(owners(held, known, self._uuids()))
-        await self._end_marked(known)
+        found = owners(held, known, self._uuids())
+        self._state.publish(found)
+        await self._end_marked(known, found)
 
-    async def _end_marked(self, known: Sequence[PodJson]) -> None:
-        """End the placeholders that the ledger has marked: their GPU has no share, and gets none."""
+    async def _end_marked(self, known: Sequence[PodJson], found: Owners) -> None:
+        """End the placeholders that the ledger has marked: their GPU has no share, gets none, and has no process."""
         node = self._node()
         marks = frozenset(node.borrowed.values()) if node is not None else frozenset[str]()
-        uids = {uid for each in known if not pod.is_terminal(each) and borrowing.mark(uid := pod.uid(each)) in marks}
-        if node is None or not uids or not all(borrowing.may_end(node, uid) for uid in uids):
+        living = {uid for each in known if not pod.is_terminal(each) and borrowing.mark(uid := pod.uid(each)) in marks}
+        uids = {uid for uid in living if node is not None and borrowing.may_end(node, uid)}
+        uuids = [uuid for uuid, uid in found.items() if uid in uids]
+        for uuid, processes in (await self._processes(uuids) if uuids else {}).items():
+            if processes:
+                logger.warning("A GPU is not given back yet", extra={"gpu": uuid, "processes": sorted(processes)})
+                uids.discard(found[uuid])
+        if not uids:
             return
         try:
             if count := await asyncio.to_thread(end, uids, self._identify):

@@ -130,6 +130,13 @@ class GpuUsers:
             users[uuid] = (*users.get(uuid, ()), f"an unknown user ({reason})")
         return users
 
+    async def processes(self, uuids: Iterable[str]) -> dict[str, tuple[str, ...]]:
+        """Return the processes on each of these GPUs in words, by UUID; a GPU whose driver fails has an unknown one."""
+        running, lost = await self._driver.ask(self._running, list(uuids))
+        found = await asyncio.to_thread(self._users_of, running)
+        unknown = {uuid: (f"an unknown process ({reason})",) for uuid, reason in lost.items()}
+        return {uuid: tuple(f"{user.name} ({user.pid})" for user in users) for uuid, users in found.items()} | unknown
+
     def _running(self, uuids: Iterable[str]) -> tuple[dict[str, list[int]], dict[str, str]]:
         """Return the PIDs on each GPU, and why the driver did not answer for the others. Blocking."""
         running, lost = {}, {}

@@ -165,7 +165,8 @@ class ModeReconciler:
             gpus.append(dataclasses.replace(gpu, ours=last is not None and last.partition is not None))
         known = desired_config.with_missing(gpus, self._checkpoint.known_gpus)
         unread = desired_config.unread_gpus(known, [gpu.index for gpu in self._observed.unread.value])
-        desired = await self._selector.select(current, (*gpus, *unread), (*known, *unread))
+        foreign = await self._foreign() if self._borrows else ""
+        desired = await self._selector.select(current, (*gpus, *unread), (*known, *unread), foreign=foreign)
         if desired is None:
             return False
         self._settings = desired.settings
@@ -217,6 +218,14 @@ class ModeReconciler:
     @property
     def _borrows(self) -> bool:
         return not self._is_first and self._checkpoint.current == config_choice.BORROWED
+
+    async def _foreign(self) -> str:
+        """Return why GPUs that were borrowed may still be another device plugin's; empty if no container has one."""
+        if problem := await self._gpu_users.refresh():
+            return f"it is unknown whether containers have GPUs of another device plugin: {problem}"
+        if given := self._gpu_users.in_use():
+            return f"another device plugin has given {', '.join(sorted(given))} to containers; delete their pods"
+        return ""
 
     def _backs_off(self, uuid: str, assignment: Assignment) -> bool:
         in_backoff = self._setup.in_backoff(uuid, assignment)

@@ -118,6 +118,20 @@ def test_components_that_cannot_be_read_or_listed_are_not_removed(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(("pods", "sentence"), [("pod/gpushare-borrow-x\\npod/gpushare-borrow-y\\n", "by 2 pods"), ("", "")])
+def test_borrowing_is_not_removed_while_gpus_are_borrowed(tmp_path: Path, pods: str, sentence: str) -> None:
+    kubectl, calls = tmp_path / "kubectl", tmp_path / "calls"
+    borrows = KUBECTL.replace("echo mps", "echo borrow").replace("daemonset.apps/gpushare-mps", "$NAMES")
+    borrows = borrows.replace("$NAMES", '$([[ "$*" != */old.yaml* ]] || echo namespace/gpushare-borrow)')
+    kubectl.write_text(borrows.replace("esac", f"  'get pods') printf '{pods}' ;;\nesac"))
+    kubectl.chmod(0o755)
+    more = {"CALLS": str(calls), "FAILS": "apply *"}
+    done = install(*QUICKLY, "--without-component", "borrow", path=str(tmp_path), more=more)
+    assert ("error: nothing was changed: GPUs are still borrowed " + sentence in done.stderr) == bool(sentence)
+    assert ("apply" in calls.read_text()) == (not sentence)
+
+
+@pytest.mark.slow
 def test_install_finds_all_tools_on_this_machine() -> None:
     done = install("--prerequisites")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")

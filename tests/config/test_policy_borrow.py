@@ -144,6 +144,20 @@ def test_both_components_may_be_installed(cluster: Cluster) -> None:
         cluster.kubectl("delete", FILES[-1].replace("components/borrow", "components/demand"), "--ignore-not-found")
 
 
+def test_a_placeholder_has_the_resources_and_tolerations_of_the_template(cluster: Cluster) -> None:
+    resources = manifest()["spec"]["containers"][0]["resources"]
+    requests, limits = resources["requests"], resources["limits"]
+    for other in (
+        {"requests": {**requests, "cpu": "64"}, "limits": limits},
+        {"requests": requests, "limits": {contract.BORROWED_RESOURCE: "1"}},
+        {"requests": requests, "limits": {**limits, "memory": "1Ti"}},
+        {"requests": requests, "limits": {**limits, "example.com/fpga": "1"}},
+    ):
+        assert "resources and tolerations" in refusal(cluster, changed(resources=other)), other
+    everywhere = changed(spec={"tolerations": [{"operator": "Exists"}]})
+    assert "resources and tolerations" in refusal(cluster, everywhere)
+
+
 def test_a_placeholder_has_one_gpu(cluster: Cluster) -> None:
     for gpus in ("2", "0"):
         resources = {"limits": {contract.BORROWED_RESOURCE: gpus}}

@@ -56,9 +56,14 @@ class Cluster:
     label: str | None = None
     entries: dict[str, str] = dataclasses.field(default_factory=lambda: dict(CONFIGS))
     is_known: bool = True
+    is_borrowing: bool = False
     node: GpuNode | None = dataclasses.field(default_factory=lambda: GpuNode("node-a"))
     pods: list[PodJson] = dataclasses.field(default_factory=list)
     told: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def own_label(self) -> str | None:
+        return self.label
 
     def now(self) -> GpuNode | None:
         return self.node

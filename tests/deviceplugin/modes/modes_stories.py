@@ -265,6 +265,24 @@ async def the_next_agent_resets_a_time_slice(node: Node) -> None:
     assert [line.split()[2] for line in called.read_text().splitlines() if line.endswith("=0")] == node.uuids
 
 
+async def a_labeled_configuration_waits_for_the_containers_of_another_plugin(node: Node) -> None:
+    node.cluster.is_borrowing, node.cluster.entries = True, dict(CONFIGS, default=CONFIGS["exclusive"])
+    await node.step()
+    assert node.in_force.value.borrows
+    node.cluster.is_borrowing = False
+    await node.step()
+    assert node.in_force.value.borrows, "a default ended it"
+    node.kubelet.pods["whole"] = GPU, [node.uuids[0]]
+    await node.reach("exclusive")
+    assert node.in_force.value.borrows
+    said = [condition.message for condition in node.config_status.value.conditions]
+    assert any(f"another device plugin has given {node.uuids[0]} to containers" in message for message in said), said
+    del node.kubelet.pods["whole"]
+    await node.step()
+    assert not node.in_force.value.borrows
+    assert node.modes == ["exclusive"] * 4, node.modes
+
+
 STORIES: Final = modes_node.stories(globals())
 
 if __name__ == "__main__":

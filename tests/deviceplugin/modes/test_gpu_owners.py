@@ -6,15 +6,18 @@ import asyncio
 import dataclasses
 import signal
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
+
+import pytest
 
 from deviceplugin.host.kernel_process import Container
 from deviceplugin.modes import gpu_owners
 from deviceplugin.modes.gpu_owners import GpuOwners, Owners, owners
 from deviceplugin.state.node_state import Observable
 from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
-from gpushare import contract
+from gpushare import borrowing, contract
+from gpushare.gpunode import GpuNode
 from gpushare.refusal import Refusal
 from tests import builders
 
@@ -28,6 +31,11 @@ def held(name: str, device: str, *, namespace: str = contract.BORROW_NAMESPACE) 
 def kernel_process_of(pid: int) -> Container | Refusal:
     """Say that no process is in a pod."""
     return Refusal(f"{pid} is in no pod")
+
+
+async def none(uuids: Collection[str]) -> dict[str, tuple[str, ...]]:
+    """Say that no GPU has a process."""
+    return dict.fromkeys(uuids, ())
 
 
 def placeholder(name: str, *, phase: str = "Running") -> dict[str, Any]:
@@ -65,6 +73,7 @@ async def test_owners_are_kept_while_the_kubelet_does_not_answer() -> None:
         pods=lambda: [placeholder("p1")],
         uuids=lambda: (A, B),
         identify=kernel_process_of,
+        processes=none,
         node=lambda: dataclasses.replace(before, gpus=(gpu,)),
         wake=asyncio.Event(),
     )
@@ -95,3 +104,40 @@ def test_only_processes_of_marked_placeholders_are_ended() -> None:
             assert other.poll() is None
         finally:
             other.kill()
+
+
+async def test_a_marked_placeholder_ends_once_its_gpu_has_no_process_whatever_another_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    names = {A: "p1", B: "p2", "GPU-c": "p3"}
+    gpus = tuple(
+        dataclasses.replace(builders.gpu(index), uuid=uuid, owner=f"uid-{name}")
+        for index, (uuid, name) in enumerate(names.items())
+    )
+    marked = GpuNode("node-a", gpus=gpus, allocations=(builders.allocation("a1", "GPU-c"),))
+    marked = marked.borrowing({gpu.uuid: borrowing.mark(gpu.owner) for gpu in gpus})
+    running, ended = {A: ("python (7)",)}, list[set[str]]()
+    monkeypatch.setattr(gpu_owners, "end", lambda uids, _: ended.append(set(uids)))
+
+    async def ask() -> Sequence[ContainerDevices]:
+        return [held(name, uuid) for uuid, name in names.items()]
+
+    async def processes(uuids: Collection[str]) -> dict[str, tuple[str, ...]]:
+        return {uuid: running.get(uuid, ()) for uuid in uuids}
+
+    known = GpuOwners(
+        Observable(None),
+        is_borrowing=lambda: True,
+        held=ask,
+        pods=lambda: [placeholder(name) for name in names.values()],
+        uuids=lambda: tuple(names),
+        identify=kernel_process_of,
+        processes=processes,
+        node=lambda: marked,
+        wake=asyncio.Event(),
+    )
+    await known.step()
+    assert ended == [{"uid-p2"}]  # p1's GPU has a process, p3's a share
+    running.clear()
+    await known.step()
+    assert ended[1:] == [{"uid-p1", "uid-p2"}]

@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 import yaml
 
-from gpushare import codec, contract, ledger
-from gpushare.cluster import api_client
+from gpushare import borrowing, codec, contract, ledger
+from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodInfo
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.config import manifests
 from tests.webhook.controllers.test_demand_controller import NOW, gated
-from webhook.controllers.borrow import borrow_controller, placeholders
+from webhook.controllers.borrow import borrow_controller, borrow_packing, placeholders
 from webhook.controllers.borrow.borrow_controller import BorrowController, BorrowSettings
 from webhook.pods.stored_pod import Pod
 from webhook.store.memory_store import MemoryStore
@@ -36,6 +36,7 @@ class Cluster:
 
     def __init__(self, *, gpus: int = 2, label: str = "2", max_gpus: int = 16, **labels: str) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
+        self.undeletable = set[str]()
         self.now, self.events, self._created = 0.0, list[tuple[str, str]](), 0
         node = builders.node(NODE, gpus=gpus, owner=contract.OTHER_OWNER)
         self.store = MemoryStore([codec.to_document(node)])
@@ -76,13 +77,28 @@ class Cluster:
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         assert uid == name
+        if name in self.undeletable:
+            raise api_errors.Unavailable("it is overloaded")
         made = self.pods[name]
-        if grace_seconds is None and made["spec"].get("nodeName"):
-            made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
-            return made
-        self.report(name, contract.OTHER_OWNER)
+        if grace_seconds is not None or not made["spec"].get("nodeName"):
+            return self.end(name)
+        made["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+        return made
+
+    def end(self, name: str) -> dict[str, Any]:
+        """End a placeholder; the agent reports its GPU as another owner's."""
+        if tuple(self.store.stored()):
+            self.report(name, contract.OTHER_OWNER)
         self.store.chooser.cache.put(name, None)
         return self.pods.pop(name)
+
+    def end_marked(self) -> None:
+        """End the placeholders that are marked, as the agent does; the kubelet restarts those that do not leave."""
+        (node,) = self.store.stored()
+        leaving = [name for name, made in self.pods.items() if "deletionTimestamp" in made["metadata"]]
+        for name in leaving:
+            if borrowing.may_end(node, name):
+                self.end(name)
 
     def bind(self, name: str, index: int) -> None:
         """Give a GPU to a placeholder; the agent reports it."""
@@ -100,8 +116,23 @@ class Cluster:
 
         self.store.change(NODE, change)
 
+    def bind_unreported(self, name: str) -> None:
+        """Give a GPU to a placeholder; the agent has not reported it yet."""
+        self.pods[name]["spec"]["nodeName"] = NODE
+        self.store.chooser.cache.put(name, PodInfo.from_manifest(self.pods[name], NODE))
+
+    def bind_whole(self, count: int) -> None:
+        """Give GPUs to a pod of the other plugin."""
+        made = builders.pod("whole", uid="whole")
+        made["spec"]["containers"][0]["resources"] = {"limits": {contract.BORROWED_RESOURCE: str(count)}}
+        self.store.chooser.cache.put("whole", PodInfo.from_manifest(made, NODE))
+
     async def round(self, *waiting: dict[str, Any]) -> Sequence[str]:
-        """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed."""
+        """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed.
+
+        asked: the pods that a GPU is asked for.
+        """
+        self.end_marked()
         await self.controller.tend()
         refused = []
         for made in waiting:
@@ -110,6 +141,7 @@ class Cluster:
             if isinstance(outcome, Refusal):
                 refused.append((waits, dataclasses.replace(outcome, reason="x")))
         asked, others = await self.controller.reconcile(refused)
+        self.asked = [waits.ref.name for waits, _ in asked]
         ends = {waits.ref.uid: why.reason.removeprefix("x") for waits, why in (*asked, *others)}
         return [ends.get(made["metadata"]["uid"], "") for made in waiting]
 
@@ -180,7 +212,7 @@ async def test_shares_whose_placeholder_was_lost_get_another_and_that_is_reporte
     await cluster.round(made)
     cluster.bind("p1", 0)
     assert await cluster.round(made) == [""]
-    await cluster.delete(f"{placeholders.PODS_PATH}/p1", uid="p1", grace_seconds=0)  # by force
+    cluster.end("p1")  # by force
     await cluster.round()
     assert [reason for reason, _ in cluster.events] == [contract.EVENT_PLACEHOLDER_LOST]
     assert list(cluster.pods) == ["p2"]
@@ -242,3 +274,98 @@ async def test_the_bounds_of_a_node_and_of_all_hold() -> None:
     ends = await few.round(*waiting)
     assert len(few.pods) == 1
     assert ends[1] == "; borrows no GPU: as many are borrowed as may be (--borrow-max-gpus)"
+
+
+async def test_a_reclaimed_gpu_does_not_stop_borrowing() -> None:
+    cluster = Cluster(gpus=4, label="4")
+    await cluster.round(gated("a", request="1"))
+    cluster.bind("p1", 0)
+    assert await cluster.round(gated("a", request="1")) == [""]
+    cluster.pods["p1"]["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    for _ in range(3):
+        cluster.now += 2
+        (end,) = await cluster.round(gated("b", request="1"))
+        assert "1 asked for" in end
+        assert list(cluster.pods) == ["p1", "p2"]
+        cluster.bind_unreported("p2")
+    assert "deletionTimestamp" not in cluster.pods["p2"]["metadata"]
+
+
+async def test_a_pod_that_waits_for_a_busy_gpu_may_get_a_node() -> None:
+    cluster = Cluster()
+    cluster.bind_whole(1)
+    ends = await cluster.round(*(gated(name, request="1") for name in "ab"))
+    assert all("2 asked for" in end for end in ends)
+    assert cluster.asked == ["a"]  # a GPU is free for one of them
+    cluster.now += borrow_controller.LATE_SECONDS
+    await cluster.round(gated("a", request="1"))
+    assert cluster.asked == []  # its placeholder is late
+
+
+async def test_a_node_that_gave_a_useless_gpu_is_asked_less_and_less() -> None:
+    cluster = Cluster(gpus=2, label="1")
+
+    def cordon(node: Any) -> Any:
+        gpus = tuple(dataclasses.replace(gpu, cordoned=gpu.index == 0) for gpu in node.gpus)
+        return dataclasses.replace(node, gpus=gpus)
+
+    cluster.store.change(NODE, cordon)
+    ends, given = list[str](), 0
+    for _ in range(300):
+        cluster.now += 2
+        ends += await cluster.round(gated("a", request="1"))
+        for name in [name for name, made in cluster.pods.items() if "nodeName" not in made["spec"]]:
+            cluster.bind(name, 0)
+            given += 1
+    assert given == 3  # in ten minutes
+    assert ends[-1] == f"; borrows no GPU of {NODE}: the kubelet gave GPU 0, which is cordoned"
+
+
+async def test_a_placeholder_that_cannot_be_deleted_does_not_end_the_round() -> None:
+    cluster = Cluster()
+    await cluster.round(gated("a", request="1"))
+    cluster.bind("p1", 0)
+    await cluster.round()
+    cluster.now += 60
+    cluster.undeletable = {"p1"}
+    await cluster.round()
+    assert await cluster.round(gated("a", request="1")) == [f"; borrows no GPU of {NODE}: it is overloaded"]
+
+
+async def test_a_kubelet_that_restarts_does_not_give_gpus_back() -> None:
+    cluster = Cluster(label="1-2")
+    await cluster.round()
+    cluster.bind("p1", 0)
+    allocatable = {**(cluster.spec.allocatable or {}), contract.BORROWED_RESOURCE: 0}
+    cluster.store.chooser.cache.put_node_spec(NODE, dataclasses.replace(cluster.spec, allocatable=allocatable))
+    for _ in range(3):
+        cluster.now += 60
+        await cluster.round()
+    assert list(cluster.pods) == ["p1"]
+    assert "deletionTimestamp" not in cluster.pods["p1"]["metadata"]
+
+
+async def test_a_placeholder_of_a_node_without_a_gpunode_is_given_back_unless_shares_run_there() -> None:
+    for has_shares in (True, False):
+        cluster = Cluster()
+        await cluster.round(gated("a", request="1"))
+        cluster.controller.store = cluster.store = MemoryStore([])
+        cluster.bind_unreported("p1")
+        if has_shares:
+            made = builders.pod("b", uid="b")
+            made["spec"]["containers"][0]["resources"] = {"limits": {contract.RESOURCE_PERCENT: "50"}}
+            cluster.store.chooser.cache.put("b", PodInfo.from_manifest(made, NODE))
+        for _ in range(3):
+            cluster.now += 60
+            await cluster.controller.tend()
+            await cluster.controller.reconcile([])
+        assert bool(cluster.pods) is has_shares
+
+
+async def test_all_kinds_of_pods_have_their_turn() -> None:
+    cluster = Cluster()
+    kinds = [gated(f"p{number}", memory=f"{100 + number}Gi") for number in range(borrow_packing.MAX_KINDS)]
+    for made in (*kinds, last := gated("last", request="1")):
+        made["metadata"]["uid"] = made["metadata"]["name"]
+    assert (await cluster.round(*kinds, last))[-1] == ""
+    assert "1 asked for" in (await cluster.round(*kinds, last))[-1]

@@ -21,7 +21,8 @@ from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers.borrow import borrow_packing, placeholders
-from webhook.controllers.borrow.borrow_packing import BorrowPacking, LendingNode
+from webhook.controllers.borrow.borrow_history import BorrowHistory
+from webhook.controllers.borrow.borrow_packing import BorrowPacking, LendingNode, RefusedKinds
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 from webhook.store.ledger_store import ScratchStore
@@ -32,8 +33,9 @@ logger = logging.getLogger(__name__)
 Refusals = Sequence[tuple[Pod, Refusal]]
 
 RECHECK_SECONDS: Final = 2.0  # there is no watch of placeholders
-END_SECONDS: Final = 1  # the grace period of a placeholder whose GPU has no share
+END_SECONDS: Final = 1  # the grace period of a placeholder on a node without a ledger
 LATE_SECONDS: Final = 15.0  # after so long, the reason quotes why the scheduler does not bind a placeholder
+FIRST_PAUSE_SECONDS: Final = 10.0  # at least, before a node that gave a useless GPU is asked again
 MAX_PODS: Final = 500  # packed in one round
 _NOTHING: Final = Bounds(0, 0)
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
@@ -87,7 +89,8 @@ class BorrowController:
         self._there: dict[str, list[Placeholder]] = {}  # by node, as listed in this round
         self._is_listed = False
         self._is_active = True
-        self._idle_since: dict[str, float] = {}  # by UID of a placeholder
+        self._history = BorrowHistory(max(self.settings.idle_seconds, FIRST_PAUSE_SECONDS))
+        self._refused = RefusedKinds()
         self._warned: set[tuple[str, str]] = set()  # by node, and UID or GPU
 
     @property
@@ -109,11 +112,15 @@ class BorrowController:
             self._there = collections.defaultdict(list)
             for one in listed:
                 self._there[one.node].append(one)
-            for node in nodes.values():
-                await self._tend(node, self._there[node.name])
         except api_errors.ClusterError as error:
             logger.warning("Could not look after placeholders", extra={"err": str(error)})
             return
+        for node in nodes.values():
+            try:
+                await self._tend(node, self._there[node.name])
+            except api_errors.ClusterError as error:  # the next round retries
+                extra = {"node": node.name, "err": str(error)}
+                logger.warning("Could not delete placeholders", extra=extra)
         self._is_listed = True
         self._is_active = bool(listed)
         self.report(sum(len(_borrowed(node)) for node in nodes.values()))
@@ -133,9 +140,9 @@ class BorrowController:
             logger.info("Could not borrow GPUs now", extra={"node": node.name, "err": str(error)})
             return  # the next round retries
         for one in here:
-            # The agent ends one that leaves already: the kubelet does not shorten the grace period that has begun.
+            # With its own, long grace period: the node's agent ends it once no process is left on its GPU.
             if not one.leaves and borrowing.may_end(after, one.uid):
-                await self._delete(one, grace_seconds=END_SECONDS)
+                await self._delete(one)
         self._report_trouble(after, here)
 
     def _report_trouble(self, node: GpuNode, here: Sequence[Placeholder]) -> None:
@@ -162,7 +169,8 @@ class BorrowController:
     async def reconcile(self, waiting: Refusals) -> tuple[list[tuple[Pod, Refusal]], list[tuple[Pod, Refusal]]]:
         """Ask for GPUs and give idle ones back.
 
-        Return the pods that a GPU is asked for, and the others; both with what is asked for, or why nothing is.
+        Return the pods that a GPU is asked for and may be given soon, and the others; both with what is asked for, or
+        why nothing is. Pods whose placeholder waits for a GPU are among the others: a new node may come first.
         """
         if not self._is_listed:
             return [], list(waiting)
@@ -174,19 +182,23 @@ class BorrowController:
         scratch = ScratchStore(self.store)
         try:
             most = max(0, self.settings.max_gpus - existing + asked_for)
-            packing = await borrow_packing.pack(lacking, lenders, scratch, self.reservation, most=most)
+            packing = await borrow_packing.pack(
+                lacking, lenders, scratch, self.reservation, most=most, refused=self._refused
+            )
         finally:
             scratch.close()
+        self._history.asked(packing.asked, {pod.ref.uid for pod, _ in lacking})
         failed = await self._write(lenders, packing, self.settings.max_gpus - existing)
         ends = {uid: self._end(node, packing, failed) for uid, node in packing.asked.items()}
         ends |= packing.unmet
         shown = [(pod, dataclasses.replace(why, reason=why.reason + ends.get(pod.ref.uid, ""))) for pod, why in waiting]
-        is_asked = {uid for uid, node in packing.asked.items() if node not in failed}
+        slow = {node for node in packing.wanted if node in failed or self._late(node)}
+        is_asked = {uid for uid, node in packing.asked.items() if node not in slow} - packing.queued
         asked = [entry for entry in shown if entry[0].ref.uid in is_asked]
         return asked, [entry for entry in shown if entry[0].ref.uid not in is_asked]
 
     def _lenders(self) -> list[LendingNode]:
-        chooser, lenders = self.store.chooser, []
+        chooser, lenders, now = self.store.chooser, list[LendingNode](), self.clock()
         for view in self.store.views():
             node, spec = view.node, chooser.cache.node_spec(view.node.name)
             label = spec.labels.get(contract.BORROW_LABEL) if spec is not None else None
@@ -198,13 +210,18 @@ class BorrowController:
                 refusal = borrowing.refusal(node, spec.labels, offered)
             except errors.QuantityError as error:
                 bounds, refusal = _NOTHING, str(error)
+            count = offered.get(contract.BORROWED_RESOURCE, 0)
+            # A kubelet that has just started offers no GPU yet; its placeholders are kept.
+            bounds = _NOTHING if refusal and count else bounds
             having = [one for one in self._there.get(node.name, ()) if one.has_gpu]
             reported = {gpu.owner for gpu in node.gpus}
             coming = sum(one.uid not in reported for one in having if not one.leaves)
-            in_use = chooser.cache.info(node.name).amounts.get(contract.BORROWED_RESOURCE, 0)
-            free = max(0, offered.get(contract.BORROWED_RESOURCE, 0) - in_use) + coming
-            room = max(0, bounds.most - len(having)) + coming
-            lenders.append(LendingNode(node, bounds, refusal, free, room, len(_borrowed(node))))
+            free = max(0, count - chooser.cache.info(node.name).amounts.get(contract.BORROWED_RESOURCE, 0))
+            pause = self._history.pause(node.name, now=now)
+            room = 0 if pause else max(0, bounds.most - len(having))
+            unfit = pause or next(filter(None, (borrowing.fault(node, one.uid) for one in having)), "")
+            borrowed = len(_borrowed(node))
+            lenders.append(LendingNode(node, bounds, refusal, free, coming, room + coming, borrowed, unfit))
         return lenders
 
     async def _write(self, lenders: Sequence[LendingNode], packing: BorrowPacking, left: int) -> dict[str, str]:
@@ -212,23 +229,25 @@ class BorrowController:
         failed: dict[str, str] = {}
         lending, template = {lender.node.name: lender for lender in lenders}, None
         nodes, now = {node.name: node for node in self.store.stored()}, self.clock()
-        known = {one.uid for here in self._there.values() for one in here}
-        self._idle_since = {uid: since for uid, since in self._idle_since.items() if uid in known}
-        # A pod of the other plugin waits for a GPU that has shares, so it gets one that has none.
-        hurries = any(self._is_reclaimed(nodes.get(name), here) for name, here in self._there.items())
+        self._history.forget_except(one for here in self._there.values() for one in here)
         for name in dict.fromkeys((*self._there, *lending)):
             here, node, lender = self._there.get(name, []), nodes.get(name) or GpuNode(name), lending.get(name)
-            bounds = lender.bounds if lender is not None and not lender.refusal else _NOTHING
+            if name in nodes:
+                self._history.observe(node, here, packing.kept, now=now, wall_time=self.wall_clock())
+            lost = self._history.to_replace(node, here, free=lender.free if lender is not None else 0, now=now)
             plan = borrowing.plan(
                 node,
                 here,
-                bounds,
-                wanted=packing.wanted.get(name, 0),
-                idle_long=self._idle_long(node, here, packing, 0.0 if hurries else self.settings.idle_seconds, now),
-                most=max(0, left),
+                lender.bounds if lender is not None else _NOTHING,
+                wanted=packing.wanted.get(name, 0) + lost,
+                idle_long=self._idle_long(node, here, now),
+                most=max(0, left) if lender is not None and not lender.refusal else 0,
             )
             try:
+                if name not in nodes:
+                    await self._abandon(name, here, now)
                 if plan.give_back:
+                    self._history.gave_back(node, plan.give_back, now=now)
                     node = next((each for each in self.store.stored() if each.name == name), node)
                     listed = (await self.api.list(placeholders.PODS_PATH, keep=placeholders.read)).items
                     here = [one for one in listed if one.node == name]
@@ -246,20 +265,25 @@ class BorrowController:
             self._is_active = self._is_active or bool(plan.create)
         return failed
 
-    def _idle_long(
-        self, node: GpuNode, here: Sequence[Placeholder], packing: BorrowPacking, seconds: float, now: float
-    ) -> set[str]:
-        """Return the UIDs of the placeholders whose GPU has been idle for so long."""
-        idle = {one.uid for one in borrowing.idle(node, here, packing.kept)}
-        for one in here:
-            if one.uid not in idle:
-                self._idle_since.pop(one.uid, None)
-        return {uid for uid in idle if now - self._idle_since.setdefault(uid, now) >= seconds}
-
-    def _is_reclaimed(self, node: GpuNode | None, here: Sequence[Placeholder]) -> bool:
+    def _idle_long(self, node: GpuNode, here: Sequence[Placeholder], now: float) -> set[str]:
+        """Return the UIDs of the placeholders whose GPU has been idle for long enough."""
         leaving = {one.uid for one in here if one.leaves and one.has_gpu}
-        used = borrowing.used_gpus(node) if node is not None else frozenset[str]()
-        return node is not None and any(gpu.owner in leaving and gpu.uuid in used for gpu in node.gpus)
+        used, reported = borrowing.used_gpus(node), {gpu.owner for gpu in node.gpus}
+        long = self._history.idle_long(here, now=now, seconds=self.settings.idle_seconds)
+        if any(gpu.owner in leaving and gpu.uuid in used for gpu in node.gpus):
+            # A pod of the other plugin waits for a GPU that has shares, so it gets one that has none.
+            long |= self._history.idle_long(here, now=now, seconds=0.0) & reported
+        return long
+
+    async def _abandon(self, name: str, here: Sequence[Placeholder], now: float) -> None:
+        """End placeholders of a node without a GPUNode: no agent is there to end them, and no ledger places shares."""
+        amounts = self.store.chooser.cache.info(name).amounts
+        if any(amount and resource.startswith(f"{contract.GROUP_NAME}/") for resource, amount in amounts.items()):
+            return  # pods with shares run there
+        for one in here:
+            since = self._history.without_ledger(one.uid, now=now)
+            if one.has_gpu and now - since >= self.settings.idle_seconds:
+                await self._delete(one, grace_seconds=END_SECONDS)
 
     def _end(self, node: str, packing: BorrowPacking, failed: Mapping[str, str]) -> str:
         """Return the end of the reason of a pod that a GPU of this node is asked for."""
@@ -267,11 +291,15 @@ class BorrowController:
             return f"; borrows no GPU of {node}: {failed[node]}"
         count = packing.wanted.get(node, 0)
         said = f"; waits for a GPU: {count} asked for from NVIDIA's plugin on node {node}"
-        now = self.wall_clock()
-        late = [one for one in self._there.get(node, ()) if not one.is_bound and now - one.created >= LATE_SECONDS]
+        late = self._late(node)
         return said + (
             f", and {late[0].name} waits: {late[0].message or 'the scheduler has not tried it'}" if late else ""
         )
+
+    def _late(self, node: str) -> list[Placeholder]:
+        """Return the node's placeholders that the scheduler has not bound for long."""
+        there, now = self._there.get(node, ()), self.wall_clock()
+        return [one for one in there if not (one.is_bound or one.has_ended) and now - one.created >= LATE_SECONDS]
 
     async def _delete(self, one: Placeholder, *, grace_seconds: int | None = None) -> None:
         try:
@@ -279,7 +307,7 @@ class BorrowController:
             await self.api.delete(path, uid=one.uid, grace_seconds=grace_seconds)
         except (api_errors.NotFound, api_errors.Conflict):
             return  # it is gone
-        words = "Gave a GPU back" if grace_seconds is not None else "Withdrew a placeholder"
+        words = "Gives a GPU back" if one.has_gpu else "Withdrew a placeholder"
         logger.info(words, extra={"pod": one.name, "node": one.node})
 
 

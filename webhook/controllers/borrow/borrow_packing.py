@@ -8,54 +8,88 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
+from typing import Final
 
-from gpushare import contract, ledger
+from gpushare import borrowing, contract, ledger
 from gpushare.borrowing import Bounds
-from gpushare.gpunode import Gpu, GpuNode
+from gpushare.gpunode import FACTS, Gpu, GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
-from webhook.controllers import queue
+from webhook.controllers import pacing, queue
 from webhook.pods.stored_pod import Pod
 from webhook.store.ledger_store import ScratchStore
 from webhook.store.reservation import Reservation
+
+MAX_KINDS: Final = 20  # kinds of pods that are tried on all nodes, and refused, in one round
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class LendingNode:
     """A node of another device plugin. refusal: why no GPU of it can be borrowed, as a clause, or empty.
 
-    free: how many GPUs the scheduler could bind now, or has bound to placeholders that the agent has not reported.
-    room: how many more could be borrowed at all. borrowed: how many are.
+    free: how many GPUs the scheduler could bind now. coming: how many it has bound to placeholders that the agent has
+    not reported. room: how many more could be borrowed at all, with those that come. borrowed: how many are. unfit:
+    which GPU the kubelet gave that no share can use, as a clause, or empty.
     """
 
     node: GpuNode
     bounds: Bounds
     refusal: str = ""
     free: int = 0
+    coming: int = 0
     room: int = 0
     borrowed: int = 0
+    unfit: str = ""
+
+    @property
+    def room_now(self) -> int:
+        """How many more GPUs could be borrowed without waiting for one."""
+        return min(self.free + self.coming, self.room)
+
+
+@dataclasses.dataclass(slots=True)
+class RefusedKinds:
+    """The kinds of pods that no borrowed GPU would help, from round to round, with the end of their reason.
+
+    skipped: those tried while a round could not try all kinds; they have their next turn after the others.
+    """
+
+    ends: dict[str, str] = dataclasses.field(default_factory=dict)
+    skipped: set[str] = dataclasses.field(default_factory=set)
 
 
 @dataclasses.dataclass(slots=True)
 class BorrowPacking:
-    """How many GPUs to borrow by node; borrowed ones that waiting pods need; by pod UID, the node, or why none."""
+    """How many GPUs to borrow by node; borrowed ones that waiting pods need; by pod UID, the node, or why none.
+
+    queued: UIDs of the pods whose GPU must become free first.
+    """
 
     wanted: dict[str, int] = dataclasses.field(default_factory=dict)
     kept: set[str] = dataclasses.field(default_factory=set)
     asked: dict[str, str] = dataclasses.field(default_factory=dict)
+    queued: set[str] = dataclasses.field(default_factory=set)
     unmet: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 class _Packer:
     def __init__(
-        self, scratch: ScratchStore, reservation: Reservation, lenders: Sequence[LendingNode], most: int
+        self,
+        scratch: ScratchStore,
+        reservation: Reservation,
+        lenders: Sequence[LendingNode],
+        most: int,
+        refused: RefusedKinds,
     ) -> None:
         self._scratch, self._reservation, self._left = scratch, reservation, most
-        self._lenders = sorted(lenders, key=lambda one: (-one.borrowed, -one.free, one.node.name))
+        self._lenders = sorted(lenders, key=lambda one: (-one.borrowed, -one.free - one.coming, one.node.name))
+        self._facts = {lender.node.name: tuple(map(FACTS, lender.node.gpus)) for lender in lenders}
         self._nodes: dict[str, GpuNode] = {}  # with what was packed onto them
-        self._refused: dict[str, str] = {}  # by kind of pod
+        self._known = refused
+        self._refused, self._untried = dict[str, str](), dict[str, str]()  # the end of the reason by kind of pod
+        self._unfit: set[Hashable] = set()  # kinds of pods with facts of unused nodes that they do not fit on
         self.packing = BorrowPacking()
 
     async def add(self, pod: Pod, request: Request) -> None:
@@ -66,26 +100,48 @@ class _Packer:
                 self.packing.kept.update(uuid for share in fits.shares for uuid in share.gpu_uuids)
                 return
         kind = queue.kind(pod)
-        if kind in self._refused:
-            self.packing.unmet[pod.ref.uid] = self._refused[kind]
+        if kind not in self._refused and (kind in self._known.skipped or len(self._refused) >= MAX_KINDS):
+            self._untried.setdefault(kind, self._known.ends.get(kind, ""))
+        if kind in self._refused or kind in self._untried:
+            self.packing.unmet[pod.ref.uid] = self._refused.get(kind, self._untried.get(kind, ""))
             return
+        reason_against = self._scratch.chooser.node_filter(pod.manifest)
         for only_free in (True, False):
             for lender in self._lenders:
-                if not lender.refusal and self._place(pod, request, lender, only_free=only_free):
+                if lender.refusal or (not only_free and lender.room == lender.room_now):
+                    continue
+                await pacing.let_others_run()
+                if reason_against(lender.node.name) is None and self._place(pod, request, kind, lender, only_free):
                     self.packing.asked[pod.ref.uid] = lender.node.name
+                    self.packing.queued |= set() if only_free else {pod.ref.uid}
                     return
         self.packing.unmet[pod.ref.uid] = self._refused[kind] = self._why_not(pod)
 
-    def _place(self, pod: Pod, request: Request, lender: LendingNode, *, only_free: bool) -> bool:
+    def end(self) -> BorrowPacking:
+        """Record the kinds that were refused for the next round, and return the packing."""
+        waits_for_turn = self._untried.keys() - self._known.skipped
+        self._known.skipped = self._known.skipped | self._refused.keys() if waits_for_turn else set()
+        self._known.ends = self._untried | self._refused
+        return self.packing
+
+    def _place(self, pod: Pod, request: Request, kind: str, lender: LendingNode, only_free: bool) -> bool:
         """Pack the pod onto the node, with as few more GPUs as it needs; return whether it fits."""
         name, wanted = lender.node.name, self.packing.wanted
+        room = max(0, (lender.room_now if only_free else lender.room) - wanted.get(name, 0))
+        if not room and not lender.borrowed and name not in self._nodes:
+            return False
         view = self._scratch.view(name)
         node = self._nodes.get(name) or (view.node if view is not None else lender.node)
-        foreign = [gpu.uuid for gpu in node.gpus if gpu.unowned and _owned(gpu).takes_shares]
-        room = min(lender.free, lender.room) if only_free else lender.room
-        most = min(len(foreign), max(0, room - wanted.get(name, 0)), self._left)
+        used = borrowing.used_gpus(node)  # one that has shares and is unowned goes back to its plugin
+        foreign = [gpu.uuid for gpu in node.gpus if gpu.unowned and gpu.uuid not in used and _owned(gpu).takes_shares]
+        most = min(len(foreign), room, self._left)
+        # Unused nodes with equal GPUs refuse a kind of pod alike.
+        alike = None if node.allocations or name in self._nodes else (kind, most, self._facts[name])
+        if alike in self._unfit:
+            return False
         count, (made, outcome) = most, self._try(node, foreign[:most], pod, request)
         if isinstance(outcome, Refusal):
+            self._unfit |= {alike} if alike is not None else set()
             return False
         for fewer in range(most):
             with_fewer, fits = self._try(node, foreign[:fewer], pod, request)
@@ -120,6 +176,8 @@ class _Packer:
             return "; borrows no GPU: as many are borrowed as may be (--borrow-max-gpus)"
         for lender in lenders:
             if lender.room <= self.packing.wanted.get(lender.node.name, 0):
+                if lender.unfit:
+                    return f"; borrows no GPU of {lender.node.name}: {lender.unfit}"
                 most = f"no more than {lender.bounds.most} may be borrowed (label {contract.BORROW_LABEL})"
                 return f"; borrows no GPU of {lender.node.name}: {most}"
         return ""
@@ -136,9 +194,13 @@ async def pack(
     reservation: Reservation,
     *,
     most: int,
+    refused: RefusedKinds,
 ) -> BorrowPacking:
-    """Pack the pods in this order; `most`: how many GPUs may be borrowed in addition. The caller closes `scratch`."""
-    packer = _Packer(scratch, reservation, lenders, most)
+    """Pack the pods in this order; `most`: how many GPUs may be borrowed in addition. The caller closes `scratch`.
+
+    refused: of the last round; updated.
+    """
+    packer = _Packer(scratch, reservation, lenders, most, refused)
     for pod, request in waiting if lenders else ():
         await packer.add(pod, request)
-    return packer.packing
+    return packer.end()
