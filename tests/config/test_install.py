@@ -118,7 +118,9 @@ def test_components_that_cannot_be_read_or_listed_are_not_removed(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pods", "sentence"), [("pod/gpushare-borrow-x\\npod/gpushare-borrow-y\\n", "by 2 pods"), ("", "")])
+@pytest.mark.parametrize(
+    ("pods", "sentence"), [("pod/gpushare-borrow-x\\npod/gpushare-borrow-y\\n", "by 2 pods"), ("", "")]
+)
 def test_borrowing_is_not_removed_while_gpus_are_borrowed(tmp_path: Path, pods: str, sentence: str) -> None:
     kubectl, calls = tmp_path / "kubectl", tmp_path / "calls"
     borrows = KUBECTL.replace("echo mps", "echo borrow").replace("daemonset.apps/gpushare-mps", "$NAMES")
