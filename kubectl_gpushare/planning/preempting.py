@@ -109,7 +109,7 @@ def _fewest(world: World, name: str, asked: RequestingPod, budgets: Budgets, spa
             and not budgets.forbids(manifest)
         ):
             candidates.append(Victim(entry, pod.priority(manifest), str(metadata.get("creationTimestamp") or "")))
-    if not candidates:
+    if not candidates and not ending:
         return None
     constraints = asked.request.constraints
     constraints = dataclasses.replace(constraints, not_uuids=(*constraints.not_uuids, *_reserved(view)))

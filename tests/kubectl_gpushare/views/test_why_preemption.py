@@ -88,3 +88,12 @@ def test_a_nominated_pod_takes_its_place(plugin: Plugin, tmp_path: Path) -> None
     assert why(plugin, tmp_path, high(), codec.to_document(node)) == (
         "takes the place of other pods on n9, which were evicted for it"
     )
+
+
+def test_nothing_is_promised_while_a_gpu_comes_free_anyway(plugin: Plugin, tmp_path: Path) -> None:
+    made = builders.pod("old", request="1", uid="uid-old", spec={"priority": 10})
+    ending = {**made, "metadata": {**made["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    full = builders.allocation("full", "GPU-n9-0", request=100, memory_gib=80, pod_name="old", uid="uid-old")
+    node = dataclasses.replace(builders.node("n9", gpus=1), allocations=(full,))
+    more = (codec.to_document(node), clusters.node_manifest("n9", gpus=1), ending)
+    assert why(plugin, tmp_path, high(), *more) == ""

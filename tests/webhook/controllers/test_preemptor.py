@@ -257,11 +257,25 @@ async def test_a_pod_that_waits_for_a_quota_evicts_none(cause: Cause) -> None:
 
 async def test_no_pod_goes_if_one_is_ending_anyway_or_if_it_would_not_help() -> None:
     cluster = await full(0, 0)
-    p0 = cluster.pods["p0"]
-    cluster.pods["p0"] = {**p0, "metadata": {**p0["metadata"], "deletionTimestamp": "now"}}
+    leave(cluster, "p0")
     cluster.ask("high", request="1")
     await cluster.round()
     cluster.ask("larger", priority=20, request="1", gpus="3")
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+def leave(cluster: Preempting, name: str) -> None:
+    made = cluster.pods[name]
+    cluster.pods[name] = {**made, "metadata": {**made["metadata"], "deletionTimestamp": "now"}}
+
+
+async def test_no_pod_goes_if_one_of_equal_priority_is_ending_on_another_node() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
+    await cluster.run("old", priority=10, request="1")
+    await cluster.run("low", request="1")
+    leave(cluster, "old")
+    cluster.ask("high", request="1")
     await cluster.round()
     assert cluster.evicted == []
 

@@ -48,7 +48,7 @@ class VictimFinder:
         node, reserved = view.node, [entry for entry in view.node.allocations if entry.is_backfill_reservation]
         # The pods of a nomination are not chosen again: whether they may be evicted, the API server says.
         candidates, ending = self._candidates(node, pod.priority, spared=self.spared if own is None else ())
-        if own is None and not candidates:
+        if own is None and not candidates and not ending:
             return None
         constraints = request.constraints
         others = tuple(uuid for entry in reserved if entry.pod.uid != pod.ref.uid for uuid in entry.gpu_uuids)
