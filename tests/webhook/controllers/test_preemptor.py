@@ -16,6 +16,7 @@ from gpushare import contract
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.object_store import Key
 from gpushare.gpunode import Gpu, GpuNode
+from gpushare.nodefilters import NodeSpec, PodInfo
 from gpushare.refusal import Cause, Refusal
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
@@ -301,6 +302,70 @@ async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() ->
     told = await cluster.round()
     assert cluster.held() == {}
     assert "takes the place" not in told["high"]
+
+
+async def test_pods_beside_the_nominated_gpus_stay_although_another_took_the_cpu() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=4))
+    cache, made = cluster.store.chooser.cache, builders.node_object("node-a")
+    made["status"]["allocatable"].update(cpu="16", memory="64Gi", pods="110")
+    cache.put_node_spec("node-a", NodeSpec.from_manifest(made))
+
+    def bind(name: str, manifest: dict[str, Any]) -> None:
+        spec = {**manifest["spec"], "nodeName": "node-a"}
+        spec["containers"] = [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]
+        cache.put(Key("default", name), PodInfo.from_manifest({**manifest, "spec": spec}, "node-a"))
+
+    for number in range(4):
+        await cluster.run(f"p{number}", request="1")
+        bind(f"p{number}", cluster.pods[f"p{number}"])
+    cluster.ask("high", request="1")
+    requests = cluster.pods["high"]["spec"]["containers"][0]["resources"]["requests"]
+    cluster.pods["high"]["spec"]["containers"][0]["resources"]["requests"] = {**requests, "cpu": "4"}
+    await cluster.round()
+    (evicted,) = cluster.evicted
+    cache.put(Key("default", evicted), None)
+    bind("batch", {"metadata": {"name": "batch", "namespace": "default", "uid": "u-batch"}, "spec": {}})
+    await cluster.end(evicted)
+    told = await cluster.round()
+    assert told["high"].endswith("; takes the place of other pods on node-a, which cannot take it at the moment")
+    assert cluster.evicted == [evicted]
+    cluster.time += preemptor.UNFIT_SECONDS
+    await cluster.round()
+    assert cluster.held() == {}
+
+
+async def test_an_eviction_that_fails_stops_no_other_and_another_pod_goes_instead() -> None:
+    cluster = await full()
+    for name in "abcd":
+        await cluster.run(name, request="0.25", uuid="GPU-node-a-0")
+    await cluster.run("e", priority=5, request="1")
+    cluster.ask("high", request="0.75")
+    await cluster.step()
+    refused = api_errors.Unavailable("Cannot evict pod as it would violate its budget", status=429)
+    cluster.refusing["c"] = refused
+    told = await cluster.round()
+    assert sorted(cluster.evicted) == ["b", "d"]
+    assert "(default/c could not be evicted yet: Cannot evict" in told["high"]
+    await cluster.round()
+    assert sorted(cluster.evicted) == ["a", "b", "d"]
+
+
+async def test_a_nomination_ends_if_no_eviction_succeeds_and_nothing_is_ending() -> None:
+    cluster = await full()
+    for name in "ab":
+        await cluster.run(name, request="0.5", uuid="GPU-node-a-0")
+    await cluster.run("c", priority=5, request="1")
+    cluster.ask("high", request="1")
+    cluster.refusing["b"] = api_errors.Unavailable("Cannot evict pod as it would violate its budget", status=429)
+    await cluster.round()
+    assert cluster.evicted == ["a"]
+    await cluster.end("a")
+    for _ in range(8):
+        assert "default/b could not be evicted yet" in (await cluster.round())["high"]
+        assert cluster.held() == {"high": 50}
+        cluster.time += preemptor.UNFIT_SECONDS / 8
+    await cluster.round()
+    assert cluster.held() == {}
 
 
 async def test_a_victim_that_is_gone_before_its_share_is_released_counts_as_ended() -> None:

@@ -86,6 +86,7 @@ class Preemptor:
         self._retry_at: dict[tuple[str, int], float] = {}  # needs and priority of a pod for which no victims were found
         self._finder = VictimFinder(self.store, self.pods, self.policy)
         self._unfit_since: dict[str, float] = {}  # UID of a nominated pod that its node cannot take
+        self._failed: dict[str, str] = {}  # by UID of a nominated pod: what the last failed eviction adds to its reason
 
     @property
     def recheck_seconds(self) -> float | None:
@@ -101,6 +102,7 @@ class Preemptor:
             self._finder.evicted &= {pod.ref.uid for pod in self.pods.values()}
         nominated = nominations(view.node for view in self.store.views())
         self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
+        self._failed = {uid: suffix for uid, suffix in self._failed.items() if uid in nominated}
         suffixes: dict[str, str] = {}
         for pod, _ in waiting:
             if (entry := nominated.get(pod.ref.uid)) is not None and isinstance(pod.request, Request):
@@ -113,15 +115,19 @@ class Preemptor:
         view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
         found = self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
         if found is None:
-            # Such as a node that is not ready for a moment: pods were evicted for this place.
-            if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS:
-                return f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
-            ids = (entry.allocation.id,)
-            await self._commit(entry.node, lambda node: ledger.release(node, ids))
-            return ""
-        self._unfit_since.pop(uid, None)
-        failed = await self._evict_all(pod, found.victims)
-        return _suffix(found, failed)
+            suffix = f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
+            suffix = self._failed.get(uid, suffix)
+        else:
+            suffix = await self._evict_all(pod, found)
+            if not found.victims or found.is_ending or self._has_evicted(found) or self._pause_seconds() > 0:
+                self._unfit_since.pop(uid, None)
+                return suffix
+        # Such as a node that is not ready for a moment: pods were evicted for this place.
+        if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS or not self.leads():
+            return suffix
+        ids = (entry.allocation.id,)
+        await self._commit(entry.node, lambda node: ledger.release(node, ids))
+        return ""
 
     async def _nominate_next(self, waiting: Waiting, nominated: Mapping[str, NodeAllocation]) -> dict[str, str]:
         """Nominate the first pod in the queue for which others can go: at most one in a round."""
@@ -130,7 +136,7 @@ class Preemptor:
             return {}
         tries = 0
         for pod, why in sorted(waiting, key=lambda entry: queue.order(entry[0])):
-            request, uid = pod.request, pod.ref.uid
+            request = pod.request
             if not may_preempt(pod) or why.cause is not None or why.lasts or not isinstance(request, Request):
                 continue
             kind = queue.kind(pod), pod.priority
@@ -145,12 +151,12 @@ class Preemptor:
             if found is None or not await self._nominate(pod, request, found):
                 self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 continue
-            failed = await self._evict_all(pod, found.victims, is_first=True)
-            if failed and not self._finder.evicted.intersection(victim.allocation.pod.uid for victim in found.victims):
+            suffix = await self._evict_all(pod, found, is_first=True)
+            if not self._has_evicted(found):
                 await self._withdraw(pod)  # nothing is lost, and others may be less protected
                 self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 return {}
-            return {uid: _suffix(found, failed)}
+            return {pod.ref.uid: suffix}
         return {}
 
     async def _choose(self, pod: Pod, request: Request, taken: set[str]) -> Nomination | None:
@@ -237,19 +243,36 @@ class Preemptor:
 
         return all([await self._commit(name, release) for name in holding if name != but])
 
-    async def _evict_all(self, pod: Pod, victims: Victims, *, is_first: bool = False) -> str:
-        """Evict these pods as far as the rate allows; return why some of them stay for now, or an empty string."""
-        for victim in victims:
+    async def _evict_all(self, pod: Pod, found: Nomination, *, is_first: bool = False) -> str:
+        """Evict the victims as far as the rate allows; return whose place the pod takes, and why some stay for now.
+
+        is_first: stop if the first eviction fails, because nothing is lost then. One that fails later stops no other.
+        """
+        failed = ""
+        for victim in found.victims:
             if not self.leads():
-                return "another placer continues"
+                failed = failed or "another placer continues"
+                break
             if self._pause_seconds() > 0:
-                return f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
+                failed = failed or f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
+                break
             why = await self._evict(pod, victim)
-            if why and is_first and victim is victims[0]:
-                self._finder.spared[victim.allocation.pod.uid] = self.clock() + SPARED_SECONDS
             if why:
-                return f"{victim.allocation.pod} could not be evicted yet: {why}"
-        return ""
+                failed = failed or f"{victim.allocation.pod} could not be evicted yet: {why}"
+                seconds = SPARED_SECONDS if is_first else RETRY_SECONDS
+                self._finder.spared[victim.allocation.pod.uid] = self.clock() + seconds
+            if why and is_first:
+                break
+            is_first = False
+        suffix = _suffix(found, failed)
+        if failed:
+            self._failed[pod.ref.uid] = suffix
+        else:
+            self._failed.pop(pod.ref.uid, None)
+        return suffix
+
+    def _has_evicted(self, found: Nomination) -> bool:
+        return any(victim.allocation.pod.uid in self._finder.evicted for victim in found.victims)
 
     async def _evict(self, pod: Pod, victim: Victim) -> str:
         ref = victim.allocation.pod
