@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare import contract
+from gpushare import contract, ledger
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.object_store import Key
 from gpushare.gpunode import Gpu, GpuNode
@@ -181,6 +181,42 @@ async def test_the_next_placer_evicts_only_those_that_still_have_to_go() -> None
         await cluster.end(name)
     await cluster.round()
     assert cluster.waiting() == []
+
+
+async def test_a_former_leader_leaves_the_nomination_for_which_the_next_one_evicts() -> None:
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.step()
+    waiting = [(cluster.stored()["high"], Refusal("no GPU fits"))]
+    former, leads = cluster.preemptor, [True]
+    former.leads = lambda: leads[0]
+    cluster.lead()
+    commit = cluster.store.commit
+
+    async def commit_late(name: str, change: Callable[[GpuNode], GpuNode]) -> GpuNode:
+        node = await commit(name, change)
+        if leads[0] and any(entry.is_nomination for entry in node.allocations):
+            leads[0] = False  # while the write is in flight
+            await cluster.preemptor.reconcile(waiting)
+        return node
+
+    cluster.store.commit = commit_late  # type: ignore[method-assign]
+    await former.reconcile(waiting)
+    assert (len(cluster.evicted), cluster.held()) == (1, {"high": 0})
+
+
+async def test_a_pod_keeps_one_of_two_nominations() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
+    for name in "ab":
+        await cluster.run(name, request="1")
+    cluster.ask("high", request="1")
+    for number, node in enumerate(("node-b", "node-a")):
+        entry = builders.allocation(f"{contract.PREEMPTION_PREFIX}{number}", f"GPU-{node}-0", request=0, memory_gib=0)
+        entry = dataclasses.replace(entry, pod=cluster.stored()["high"].ref)
+        cluster.store.change(node, lambda stored, entry=entry: ledger.reserve(stored, entry))
+    await cluster.round()
+    entries = [entry.id for view in cluster.store.views() for entry in view.node.allocations if entry.is_nomination]
+    assert (entries, cluster.evicted) == ([f"{contract.PREEMPTION_PREFIX}0"], ["b"])
 
 
 async def test_nothing_is_kept_if_the_first_eviction_fails_and_another_goes() -> None:

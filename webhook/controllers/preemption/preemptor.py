@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
+import functools
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -100,7 +101,7 @@ class Preemptor:
         self._finder.spared = {uid: until for uid, until in self._finder.spared.items() if until > now}
         if self._finder.evicted:
             self._finder.evicted &= {pod.ref.uid for pod in self.pods.values()}
-        nominated = nominations(view.node for view in self.store.views())
+        nominated = await self._nominated()
         self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
         self._failed = {uid: suffix for uid, suffix in self._failed.items() if uid in nominated}
         suffixes: dict[str, str] = {}
@@ -109,6 +110,17 @@ class Preemptor:
                 suffixes[pod.ref.uid] = await self._continue(pod, pod.request, entry)
         suffixes |= await self._nominate_next(waiting, nominated)
         return [(pod, _with(why, suffixes.get(pod.ref.uid, ""))) for pod, why in waiting]
+
+    async def _nominated(self) -> dict[str, NodeAllocation]:
+        """Return the nominations by UID; release the second one of a pod, from a placer that saw the first too late."""
+        nodes = [view.node for view in self.store.views()]
+        nominated = nominations(nodes)
+        kept = {entry.allocation.id for entry in nominated.values()}
+        for node in nodes:
+            surplus = [entry.id for entry in node.allocations if entry.is_nomination and entry.id not in kept]
+            if surplus:
+                await self._commit(node.name, functools.partial(ledger.release, ids=surplus))
+        return nominated
 
     async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
         """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
@@ -125,8 +137,7 @@ class Preemptor:
         # Such as a node that is not ready for a moment: pods were evicted for this place.
         if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS or not self.leads():
             return suffix
-        ids = (entry.allocation.id,)
-        await self._commit(entry.node, lambda node: ledger.release(node, ids))
+        await self._commit(entry.node, functools.partial(ledger.release, ids=(entry.allocation.id,)))
         return ""
 
     async def _nominate_next(self, waiting: Waiting, nominated: Mapping[str, NodeAllocation]) -> dict[str, str]:
@@ -148,11 +159,13 @@ class Preemptor:
             except (api_errors.ClusterError, TimeoutError) as error:
                 logger.warning("Could not read what may be evicted", extra={"pod": str(pod.ref), "err": str(error)})
                 found = None
+            if not self.leads():
+                return {}
             if found is None or not await self._nominate(pod, request, found):
                 self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 continue
             suffix = await self._evict_all(pod, found, is_first=True)
-            if not self._has_evicted(found):
+            if not self._has_evicted(found) and self.leads():  # the next placer may have evicted for it
                 await self._withdraw(pod)  # nothing is lost, and others may be less protected
                 self._retry_at[kind] = self.clock() + RETRY_SECONDS
                 return {}
@@ -314,9 +327,10 @@ class Preemptor:
 
 
 def nominations(nodes: Iterable[GpuNode]) -> dict[str, NodeAllocation]:
-    """Return the reservations of pods for which others are evicted, by UID."""
-    entries = (NodeAllocation(node.name, entry) for node in nodes for entry in node.allocations)
-    return {entry.allocation.pod.uid: entry for entry in entries if entry.allocation.is_nomination}
+    """Return the reservations of pods for which others are evicted, by UID; of several, that with the lowest ID."""
+    entries = [NodeAllocation(node.name, held) for node in nodes for held in node.allocations if held.is_nomination]
+    entries.sort(key=lambda entry: entry.allocation.id, reverse=True)
+    return {entry.allocation.pod.uid: entry for entry in entries}
 
 
 def may_preempt(pod: Pod) -> bool:
