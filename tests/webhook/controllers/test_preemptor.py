@@ -17,6 +17,7 @@ from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.object_store import Key
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo
+from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
@@ -24,6 +25,7 @@ from webhook import metrics
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.preemption import preemptor
 from webhook.controllers.preemption.preemptor import Preemptor
+from webhook.controllers.preemption.victim_finder import Nomination
 from webhook.pods.stored_pod import Pod
 
 
@@ -324,6 +326,48 @@ async def test_there_is_one_preemption_at_a_time_per_namespace_and_node() -> Non
     for _ in range(3):
         await cluster.round()
     assert len(cluster.evicted) == 1
+
+
+async def test_kinds_that_help_nobody_do_not_starve_another() -> None:
+    cluster = await full(0, 0)
+    for number in range(preemptor.MAX_TRIES):
+        cluster.ask(f"huge-{number}", priority=20, request="1", memory=f"{200 + number}Gi")
+    cluster.ask("fits", request="1")
+    await cluster.round()
+    assert cluster.evicted == []
+    cluster.time += cluster.preemptor.recheck_seconds or 0.0
+    assert cluster.time < preemptor.RETRY_SECONDS
+    await cluster.round()
+    assert len(cluster.evicted) == 1
+
+
+async def test_a_long_search_ends_and_the_next_one_goes_on() -> None:
+    cluster = Preempting(*(builders.node(f"node-{letter}", gpus=1) for letter in "abc"))
+    for name in "abc":
+        await cluster.run(name, priority=20 if name != "c" else 0, request="1")
+    cluster.ask("high", request="1")
+    find, seen = cluster.preemptor._finder.find, list[str]()
+
+    def find_slowly(view: NodeView, *asked: Any, **more: Any) -> Nomination | None:
+        seen.append(view.node.name)
+        cluster.time += preemptor.SEARCH_SECONDS
+        return find(view, *asked, **more)
+
+    cluster.preemptor._finder.find = find_slowly  # type: ignore[method-assign]
+    while not cluster.evicted and len(seen) < 4:
+        before = len(seen)
+        await cluster.round()
+        assert len(seen) == before + 1
+        cluster.time += cluster.preemptor.recheck_seconds or 0.0
+    assert cluster.evicted == ["c"]
+    assert len(set(seen)) == len(seen)
+
+
+async def test_no_search_is_made_for_a_pod_with_no_lower_priority_running() -> None:
+    cluster = await full(5, 5)
+    cluster.ask("equal", priority=5, request="1")
+    await cluster.round()
+    assert cluster.preemptor.recheck_seconds is None
 
 
 async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() -> None:
