@@ -76,9 +76,7 @@ class Preempting(Cluster):
         """Start another placer."""
         clock = lambda: self.time  # noqa: E731
         self.preemptor = Preemptor(self.api, self.store, Pods(self), self, metrics.Metrics(), "pack", clock=clock)
-        self.scheduler = GatedPodScheduler(
-            self, self.store, self.reservation, self, metrics.Metrics(), preempt=self.preemptor.reconcile
-        )
+        self.scheduler = GatedPodScheduler(self, self.store, self.reservation, self, metrics.Metrics(), preempts=True)
 
     def record(self, regarding: Mapping[str, Any], reason: str, note: str, **_: Any) -> None:
         assert note

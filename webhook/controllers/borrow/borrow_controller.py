@@ -33,7 +33,7 @@ Refusals = Sequence[tuple[Pod, Refusal]]
 
 RECHECK_SECONDS: Final = 2.0  # there is no watch of placeholders
 END_SECONDS: Final = 1  # the grace period of a placeholder whose GPU has no share
-LATE_SECONDS: Final = 15.0  # after so long, the reason quotes why the scheduler does not bind a placeholder
+LATE_SECONDS: Final = 15.0  # after so long unbound, the reason of a pod quotes why, and the pod may preempt
 MAX_PODS: Final = 500  # packed in one round
 _NOTHING: Final = Bounds(0, 0)
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
@@ -84,6 +84,7 @@ class BorrowController:
 
     def elected(self) -> None:
         """Start from what is in the cluster."""
+        self.late_uids: frozenset[str] = frozenset()  # pods whose placeholder waits for long
         self._there: dict[str, list[Placeholder]] = {}  # by node, as listed in this round
         self._is_listed = False
         self._is_active = True
@@ -164,6 +165,7 @@ class BorrowController:
 
         Return the pods that a GPU is asked for, and the others; both with what is asked for, or why nothing is.
         """
+        self.late_uids = frozenset()
         if not self._is_listed:
             return [], list(waiting)
         found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
@@ -182,6 +184,7 @@ class BorrowController:
         ends |= packing.unmet
         shown = [(pod, dataclasses.replace(why, reason=why.reason + ends.get(pod.ref.uid, ""))) for pod, why in waiting]
         is_asked = {uid for uid, node in packing.asked.items() if node not in failed}
+        self.late_uids = frozenset(uid for uid in is_asked if self._late(packing.asked[uid]))
         asked = [entry for entry in shown if entry[0].ref.uid in is_asked]
         return asked, [entry for entry in shown if entry[0].ref.uid not in is_asked]
 
@@ -267,11 +270,14 @@ class BorrowController:
             return f"; borrows no GPU of {node}: {failed[node]}"
         count = packing.wanted.get(node, 0)
         said = f"; waits for a GPU: {count} asked for from NVIDIA's plugin on node {node}"
-        now = self.wall_clock()
-        late = [one for one in self._there.get(node, ()) if not one.is_bound and now - one.created >= LATE_SECONDS]
+        late = self._late(node)
         return said + (
             f", and {late[0].name} waits: {late[0].message or 'the scheduler has not tried it'}" if late else ""
         )
+
+    def _late(self, node: str) -> list[Placeholder]:
+        now = self.wall_clock()
+        return [one for one in self._there.get(node, ()) if not one.is_bound and now - one.created >= LATE_SECONDS]
 
     async def _delete(self, one: Placeholder, *, grace_seconds: int | None = None) -> None:
         try:

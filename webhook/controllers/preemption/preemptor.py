@@ -107,6 +107,9 @@ class Preemptor:
         due += [self._resume_at] if self._resume_at is not None else []
         return max(0.0, min(due) - self.clock()) if due else None
 
+    def nominated_uids(self) -> frozenset[str]:
+        return frozenset(nominations(view.node for view in self.store.views()))
+
     async def reconcile(self, waiting: Waiting) -> list[tuple[Pod, Refusal]]:
         """Evict for the pods that wait; return the refusals, with the places that pods take."""
         now = self.clock()
