@@ -14,6 +14,7 @@ from typing import Final
 
 from gpushare.allocation import Allocation
 
+MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
 _LOWEST: Final = 2**31  # added to each priority, so that two pods never count less than one
 
 

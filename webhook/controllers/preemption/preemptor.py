@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 MAX_PER_MINUTE: Final = 20  # evictions
-MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
 MAX_OPTIONS: Final = 100  # nodes on which the pod would fit, as in kube-scheduler
 MAX_CHOICES: Final = 8  # sets of victims that are read from the API server for one pod in a round
 MAX_TRIES: Final = 8  # kinds of pods for which a round searches the cluster
@@ -159,7 +158,11 @@ class Preemptor:
     async def _nominate_next(self, waiting: Waiting, nominated: Mapping[str, NodeAllocation]) -> dict[str, str]:
         """Nominate the first pod for which others can go: at most one in a round."""
         began = self._searched_at = self.clock()
-        if len(nominated) >= MAX_NOMINATED or self._pause_seconds() > 0 or began < (self._resume_at or began):
+        if (
+            len(nominated) >= preemption.MAX_NOMINATED
+            or self._pause_seconds() > 0
+            or began < (self._resume_at or began)
+        ):
             return {}
         self._resume_at, tries = None, 0
         namespaces = {entry.allocation.pod.namespace for entry in nominated.values()}
