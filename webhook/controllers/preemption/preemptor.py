@@ -1,11 +1,10 @@
 """The preemptor: evicts pods of lower priority, so that a gated pod that fits nowhere takes their place.
 
-Only if an administrator has turned it on. The record is a backfill reservation with a name of its own
+Only if an administrator has turned it on. The record is a backfill reservation with its own prefix
 (`contract.PREEMPTION_PREFIX`) on the GPUs that the pod will get. It is written before the first eviction, keeps what
-the victims free, and ends when the pod has a share or is gone. So a pod never gets a second set of victims: after a
-crash the next placer finds the reservation, and evicts those that still have to go on these GPUs. The placement engine
-decides with the victims left out of the ledger and of their node's CPU and memory. The API server checks
-PodDisruptionBudgets again.
+the victims free, and ends when the pod has a share or is gone, or when its node cannot take the pod for a minute. Until
+then only pods on these GPUs are evicted for it, also by the next placer. The API server checks PodDisruptionBudgets
+again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The victim finder: which pods of a node have to go so that a waiting pod fits there.
+"""The victim finder: the fewest pods of lower priority on a node whose eviction makes a waiting pod fit there.
 
 The placement engine decides on the ledger, and on what the node's pods use of its CPU, memory and ports, without these
 pods. Pods that end anyway count as gone. Nothing is written here.
@@ -45,7 +45,7 @@ class VictimFinder:
     evicted: set[str] = dataclasses.field(default_factory=set)
 
     def find(self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None) -> Nomination | None:
-        """Return who has to go on this node, with `own` on the GPUs of this reservation; None if nothing helps."""
+        """Return the fewest victims on a node (with `own`, on its GPUs); None if evicting all candidates is no help."""
         node, reserved = view.node, [entry for entry in view.node.allocations if entry.is_backfill_reservation]
         candidates, ending = self._candidates(node, pod.priority)
         if own is not None:
