@@ -61,10 +61,10 @@ def _sentence(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets
 
 def _gives_way(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot) -> bool:
     """Whether only GPUs that are held for other pods are in its way: the placer evicts none for it then."""
-    free = [
+    free = tuple(
         ledger.release(node, [entry.id for entry in node.allocations if entry.is_backfill_reservation])
         for node in snapshot.nodes
-    ]
+    )
     world = reasons.around(manifest, dataclasses.replace(snapshot, nodes=free))
     world.bounds = found.bounds
     return isinstance(world.place(found.asked.manifest, found.asked.request), Placement)
