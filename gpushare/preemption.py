@@ -1,4 +1,4 @@
-"""Preemption: which pods of lower priority have to go so that a pod fits on a node, and on which node least is lost.
+"""Preemption: the fewest victims on a node, pods of lower priority without which a pod fits, and the smallest loss.
 
 The caller says whether the pod fits without some of them, so the placement engine decides, on the ledger as it would
 be. Nodes are compared by the criteria of kube-scheduler's preemption, as far as they apply: the lowest of the highest
@@ -14,6 +14,7 @@ from typing import Final
 
 from gpushare.allocation import Allocation
 
+MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
 _LOWEST: Final = 2**31  # added to each priority, so that two pods never count less than one
 
 
@@ -30,9 +31,9 @@ Victims = tuple[Victim, ...]
 
 
 def fewest(candidates: Sequence[Victim], fits: Callable[[Victims], bool]) -> Victims | None:
-    """Return the pods of a node that have to go; None if even the end of all candidates does not help.
+    """Return the fewest victims on a node; None if evicting all candidates does not help.
 
-    fits: whether the pod fits once these have gone. As in kube-scheduler, the pods of the highest priority stay first
+    fits: whether the pod fits without these. As in kube-scheduler, the pods of the highest priority stay first
     if they can; of equals, those on crowded GPUs, so that few pods have to go, then the oldest.
     """
     gone = tuple(candidates)

@@ -22,13 +22,14 @@ from webhook.controllers.borrow.borrow_controller import BorrowController, Borro
 from webhook.controllers.demand.demand_controller import DemandController, DemandSettings
 from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods.fairness import DEFAULT_LIMITS
-from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler, Refusals
+from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.leader_reports import ClusterFigures
 from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
 from webhook.placer import Placer
+from webhook.room import RoomMaker
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 from webhook.webhook_settings import WebhookSettings
@@ -131,10 +132,6 @@ def _start_placer(
         metrics.demanded(0)
         metrics.borrowed(0)
 
-    async def ask_for_gpus(waiting: Refusals) -> Refusals:
-        asked, others = await borrow.reconcile(waiting) if borrow is not None else ([], waiting)
-        return [*asked, *(await demand.reconcile(others) if demand is not None else others)]
-
     def warn(node: str, reason: str, note: str) -> None:
         document = store.document(node)
         if document is not None:
@@ -182,8 +179,8 @@ def _start_placer(
         recorder,
         metrics,
         limits=dataclasses.replace(DEFAULT_LIMITS, patience_seconds=settings.patience_seconds),
-        preempt=preemptor.reconcile if preemptor is not None else None,
-        ask_for_nodes=ask_for_gpus if demand is not None or borrow is not None else None,
+        make_room=RoomMaker(borrow, preemptor, demand).reconcile,
+        preempts=preemptor is not None,
         wall_clock=api.time,
     )
     resizer = Resizer(api, store, recorder, metrics, grew=scheduler.overtakes.grew)

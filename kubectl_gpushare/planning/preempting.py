@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from gpushare import pod, preemption
+from gpushare import ledger, pod, preemption
 from gpushare.allocation import Allocation, Isolation
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
@@ -33,25 +33,41 @@ def with_victims(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budg
 
 
 def _sentence(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets: Budgets) -> str:
-    nominated = (
-        node.name
-        for node in snapshot.nodes
-        for entry in node.allocations
-        if entry.is_nomination and entry.pod.uid == pod.uid(manifest)
-    )
-    if name := next(nominated, ""):
-        return f"takes the place of other pods on {name}, which were evicted for it"
+    nominated = {entry.pod: node.name for node in snapshot.nodes for entry in node.allocations if entry.is_nomination}
+    if name := next((name for ref, name in nominated.items() if ref.uid == pod.uid(manifest)), ""):
+        return f"takes the place of other pods on {name}, which end or are being evicted"
     if found.held_back or (manifest.get("spec") or {}).get("preemptionPolicy") == "Never":
+        return ""
+    if _gives_way(found, manifest, snapshot):
         return ""
     world = reasons.around(manifest, snapshot)
     world.bounds = found.bounds
+    for taken in nominated.values():
+        world.views.pop(taken, None)
     chosen = _choose(world, found.asked, budgets)
     if chosen is None:
         return ""
     node, victims = chosen
     place = f"the place of {preemption.names(victims)} on {node}"
     is_on = snapshot.profile is not None and snapshot.profile.preemption
-    return f"will take {place}: preemption is on" if is_on else f"would take {place}, if preemption were on"
+    if not is_on:
+        return f"would take {place}, if preemption were on"
+    if any(ref.namespace == found.asked.namespace for ref in nominated):
+        return f"would take {place}, but at most one pod of a namespace preempts at a time"
+    if len(nominated) >= preemption.MAX_NOMINATED:
+        return f"would take {place}, but at most {preemption.MAX_NOMINATED} pods preempt at a time"
+    return f"will take {place}: preemption is on"
+
+
+def _gives_way(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot) -> bool:
+    """Whether only GPUs that are held for other pods are in its way: the placer evicts none for it then."""
+    free = tuple(
+        ledger.release(node, [entry.id for entry in node.allocations if entry.is_backfill_reservation])
+        for node in snapshot.nodes
+    )
+    world = reasons.around(manifest, dataclasses.replace(snapshot, nodes=free))
+    world.bounds = found.bounds
+    return isinstance(world.place(found.asked.manifest, found.asked.request), Placement)
 
 
 def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> tuple[str, Victims] | None:
@@ -109,7 +125,7 @@ def _fewest(world: World, name: str, asked: RequestingPod, budgets: Budgets, spa
             and not budgets.forbids(manifest)
         ):
             candidates.append(Victim(entry, pod.priority(manifest), str(metadata.get("creationTimestamp") or "")))
-    if not candidates:
+    if not candidates and not ending:
         return None
     constraints = asked.request.constraints
     constraints = dataclasses.replace(constraints, not_uuids=(*constraints.not_uuids, *_reserved(view)))

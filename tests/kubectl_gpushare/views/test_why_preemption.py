@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from gpushare import codec, contract
+from gpushare.allocation import PodRef
 from gpushare.placement_profile import PlacementProfile
 from tests import builders
 from tests.gpushare.defragmentation import clusters
@@ -86,5 +87,51 @@ def test_a_nominated_pod_takes_its_place(plugin: Plugin, tmp_path: Path) -> None
     full = builders.allocation("full", "GPU-n9-0", request=100, pod_name="full", uid="uid-full")
     node = dataclasses.replace(builders.node("n9", gpus=1), allocations=(full, held))
     assert why(plugin, tmp_path, high(), codec.to_document(node)) == (
-        "takes the place of other pods on n9, which were evicted for it"
+        "takes the place of other pods on n9, which end or are being evicted"
     )
+
+
+def nominated(name: str, namespace: str, node: str) -> dict[str, Any]:
+    """Return a node with a full GPU, whose place this pod takes."""
+    held = builders.allocation(f"{contract.PREEMPTION_PREFIX}{name}", f"GPU-{node}-0", request=0, memory_gib=0)
+    held = dataclasses.replace(held, pod=PodRef(namespace, name, f"uid-{name}"))
+    full = builders.allocation(f"full-{name}", f"GPU-{node}-0", pod_name=f"full-{name}", uid=f"uid-full-{name}")
+    return codec.to_document(dataclasses.replace(builders.node(node, gpus=1), allocations=(full, held)))
+
+
+def test_the_bounds_of_preemption_are_said(plugin: Plugin, tmp_path: Path) -> None:
+    place = "would take the place of default/lower on n0, but at most"
+    on = profile(is_on=True)
+    assert why(plugin, tmp_path, high(), on, nominated("other", "default", "m0")) == (
+        f"{place} one pod of a namespace preempts at a time"
+    )
+    many = [nominated(f"other-{number}", f"ns-{number}", f"m{number}") for number in range(4)]
+    assert why(plugin, tmp_path, high(), on, *many[:3]).startswith("will take the place")
+    assert why(plugin, tmp_path, high(), on, *many) == f"{place} 4 pods preempt at a time"
+
+
+def test_a_node_where_another_pod_preempts_is_left_out(plugin: Plugin, tmp_path: Path) -> None:
+    lowest = clusters.owned("lowest", priority=-5, request="1")
+    held = builders.allocation(f"{contract.PREEMPTION_PREFIX}x", "GPU-m0-1", request=0, memory_gib=0)
+    held = dataclasses.replace(held, pod=PodRef("ml", "other", "uid-other"))
+    full = builders.allocation("full", "GPU-m0-0", "GPU-m0-1", pod_name="lowest", uid="uid-lowest")
+    node = dataclasses.replace(builders.node("m0", gpus=2), allocations=(full, held))
+    more = (codec.to_document(node), clusters.node_manifest("m0"), lowest, profile(is_on=True))
+    assert "default/lower on n0" in why(plugin, tmp_path, high(), *more)
+
+
+def test_nothing_is_promised_while_only_a_hold_is_in_the_way(plugin: Plugin, tmp_path: Path) -> None:
+    held = builders.allocation(f"{contract.BACKFILL_PREFIX}x", "GPU-m0-0", request=100, memory_gib=80)
+    held = dataclasses.replace(held, pod=PodRef("ml", "first", "uid-first"))
+    node = dataclasses.replace(builders.node("m0", gpus=1), allocations=(held,))
+    more = (codec.to_document(node), clusters.node_manifest("m0", gpus=1), profile(is_on=True))
+    assert why(plugin, tmp_path, high(), *more) == ""
+
+
+def test_nothing_is_promised_while_a_gpu_comes_free_anyway(plugin: Plugin, tmp_path: Path) -> None:
+    made = builders.pod("old", request="1", uid="uid-old", spec={"priority": 10})
+    ending = {**made, "metadata": {**made["metadata"], "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+    full = builders.allocation("full", "GPU-n9-0", request=100, memory_gib=80, pod_name="old", uid="uid-old")
+    node = dataclasses.replace(builders.node("n9", gpus=1), allocations=(full,))
+    more = (codec.to_document(node), clusters.node_manifest("n9", gpus=1), ending)
+    assert why(plugin, tmp_path, high(), *more) == ""

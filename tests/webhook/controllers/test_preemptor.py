@@ -12,10 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpushare import contract
+from gpushare import contract, ledger
 from gpushare.cluster import api_client, api_errors
 from gpushare.cluster.object_store import Key
 from gpushare.gpunode import Gpu, GpuNode
+from gpushare.nodefilters import NodeSpec, PodInfo
+from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
@@ -23,6 +25,7 @@ from webhook import metrics
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.preemption import preemptor
 from webhook.controllers.preemption.preemptor import Preemptor
+from webhook.controllers.preemption.victim_finder import Nomination
 from webhook.pods.stored_pod import Pod
 
 
@@ -73,9 +76,7 @@ class Preempting(Cluster):
         """Start another placer."""
         clock = lambda: self.time  # noqa: E731
         self.preemptor = Preemptor(self.api, self.store, Pods(self), self, metrics.Metrics(), "pack", clock=clock)
-        self.scheduler = GatedPodScheduler(
-            self, self.store, self.reservation, self, metrics.Metrics(), preempt=self.preemptor.reconcile
-        )
+        self.scheduler = GatedPodScheduler(self, self.store, self.reservation, self, metrics.Metrics(), preempts=True)
 
     def record(self, regarding: Mapping[str, Any], reason: str, note: str, **_: Any) -> None:
         assert note
@@ -182,6 +183,42 @@ async def test_the_next_placer_evicts_only_those_that_still_have_to_go() -> None
     assert cluster.waiting() == []
 
 
+async def test_a_former_leader_leaves_the_nomination_for_which_the_next_one_evicts() -> None:
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.step()
+    waiting = [(cluster.stored()["high"], Refusal("no GPU fits"))]
+    former, leads = cluster.preemptor, [True]
+    former.leads = lambda: leads[0]
+    cluster.lead()
+    commit = cluster.store.commit
+
+    async def commit_late(name: str, change: Callable[[GpuNode], GpuNode]) -> GpuNode:
+        node = await commit(name, change)
+        if leads[0] and any(entry.is_nomination for entry in node.allocations):
+            leads[0] = False  # while the write is in flight
+            await cluster.preemptor.reconcile(waiting)
+        return node
+
+    cluster.store.commit = commit_late  # type: ignore[method-assign]
+    await former.reconcile(waiting)
+    assert (len(cluster.evicted), cluster.held()) == (1, {"high": 0})
+
+
+async def test_a_pod_keeps_one_of_two_nominations() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
+    for name in "ab":
+        await cluster.run(name, request="1")
+    cluster.ask("high", request="1")
+    for number, node in enumerate(("node-b", "node-a")):
+        entry = builders.allocation(f"{contract.PREEMPTION_PREFIX}{number}", f"GPU-{node}-0", request=0, memory_gib=0)
+        entry = dataclasses.replace(entry, pod=cluster.stored()["high"].ref)
+        cluster.store.change(node, lambda stored, entry=entry: ledger.reserve(stored, entry))
+    await cluster.round()
+    entries = [entry.id for view in cluster.store.views() for entry in view.node.allocations if entry.is_nomination]
+    assert (entries, cluster.evicted) == ([f"{contract.PREEMPTION_PREFIX}0"], ["b"])
+
+
 async def test_nothing_is_kept_if_the_first_eviction_fails_and_another_goes() -> None:
     cluster = await full(1, 2)
     cluster.ask("high", request="1")
@@ -257,11 +294,25 @@ async def test_a_pod_that_waits_for_a_quota_evicts_none(cause: Cause) -> None:
 
 async def test_no_pod_goes_if_one_is_ending_anyway_or_if_it_would_not_help() -> None:
     cluster = await full(0, 0)
-    p0 = cluster.pods["p0"]
-    cluster.pods["p0"] = {**p0, "metadata": {**p0["metadata"], "deletionTimestamp": "now"}}
+    leave(cluster, "p0")
     cluster.ask("high", request="1")
     await cluster.round()
     cluster.ask("larger", priority=20, request="1", gpus="3")
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+def leave(cluster: Preempting, name: str) -> None:
+    made = cluster.pods[name]
+    cluster.pods[name] = {**made, "metadata": {**made["metadata"], "deletionTimestamp": "now"}}
+
+
+async def test_no_pod_goes_if_one_of_equal_priority_is_ending_on_another_node() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
+    await cluster.run("old", priority=10, request="1")
+    await cluster.run("low", request="1")
+    leave(cluster, "old")
+    cluster.ask("high", request="1")
     await cluster.round()
     assert cluster.evicted == []
 
@@ -273,6 +324,48 @@ async def test_there_is_one_preemption_at_a_time_per_namespace_and_node() -> Non
     for _ in range(3):
         await cluster.round()
     assert len(cluster.evicted) == 1
+
+
+async def test_kinds_that_help_nobody_do_not_starve_another() -> None:
+    cluster = await full(0, 0)
+    for number in range(preemptor.MAX_TRIES):
+        cluster.ask(f"huge-{number}", priority=20, request="1", memory=f"{200 + number}Gi")
+    cluster.ask("fits", request="1")
+    await cluster.round()
+    assert cluster.evicted == []
+    cluster.time += cluster.preemptor.recheck_seconds or 0.0
+    assert cluster.time < preemptor.RETRY_SECONDS
+    await cluster.round()
+    assert len(cluster.evicted) == 1
+
+
+async def test_a_long_search_ends_and_the_next_one_goes_on() -> None:
+    cluster = Preempting(*(builders.node(f"node-{letter}", gpus=1) for letter in "abc"))
+    for name in "abc":
+        await cluster.run(name, priority=20 if name != "c" else 0, request="1")
+    cluster.ask("high", request="1")
+    find, seen = cluster.preemptor._finder.find, list[str]()
+
+    def find_slowly(view: NodeView, *asked: Any, **more: Any) -> Nomination | None:
+        seen.append(view.node.name)
+        cluster.time += preemptor.SEARCH_SECONDS
+        return find(view, *asked, **more)
+
+    cluster.preemptor._finder.find = find_slowly  # type: ignore[method-assign]
+    while not cluster.evicted and len(seen) < 4:
+        before = len(seen)
+        await cluster.round()
+        assert len(seen) == before + 1
+        cluster.time += cluster.preemptor.recheck_seconds or 0.0
+    assert cluster.evicted == ["c"]
+    assert len(set(seen)) == len(seen)
+
+
+async def test_no_search_is_made_for_a_pod_with_no_lower_priority_running() -> None:
+    cluster = await full(5, 5)
+    cluster.ask("equal", priority=5, request="1")
+    await cluster.round()
+    assert cluster.preemptor.recheck_seconds is None
 
 
 async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() -> None:
@@ -287,6 +380,70 @@ async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() ->
     told = await cluster.round()
     assert cluster.held() == {}
     assert "takes the place" not in told["high"]
+
+
+async def test_pods_beside_the_nominated_gpus_stay_although_another_took_the_cpu() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=4))
+    cache, made = cluster.store.chooser.cache, builders.node_object("node-a")
+    made["status"]["allocatable"].update(cpu="16", memory="64Gi", pods="110")
+    cache.put_node_spec("node-a", NodeSpec.from_manifest(made))
+
+    def bind(name: str, manifest: dict[str, Any]) -> None:
+        spec = {**manifest["spec"], "nodeName": "node-a"}
+        spec["containers"] = [{"name": "main", "resources": {"requests": {"cpu": "4"}}}]
+        cache.put(Key("default", name), PodInfo.from_manifest({**manifest, "spec": spec}, "node-a"))
+
+    for number in range(4):
+        await cluster.run(f"p{number}", request="1")
+        bind(f"p{number}", cluster.pods[f"p{number}"])
+    cluster.ask("high", request="1")
+    requests = cluster.pods["high"]["spec"]["containers"][0]["resources"]["requests"]
+    cluster.pods["high"]["spec"]["containers"][0]["resources"]["requests"] = {**requests, "cpu": "4"}
+    await cluster.round()
+    (evicted,) = cluster.evicted
+    cache.put(Key("default", evicted), None)
+    bind("batch", {"metadata": {"name": "batch", "namespace": "default", "uid": "u-batch"}, "spec": {}})
+    await cluster.end(evicted)
+    told = await cluster.round()
+    assert told["high"].endswith("; takes the place of other pods on node-a, which cannot take it at the moment")
+    assert cluster.evicted == [evicted]
+    cluster.time += preemptor.UNFIT_SECONDS
+    await cluster.round()
+    assert cluster.held() == {}
+
+
+async def test_an_eviction_that_fails_stops_no_other_and_another_pod_goes_instead() -> None:
+    cluster = await full()
+    for name in "abcd":
+        await cluster.run(name, request="0.25", uuid="GPU-node-a-0")
+    await cluster.run("e", priority=5, request="1")
+    cluster.ask("high", request="0.75")
+    await cluster.step()
+    refused = api_errors.Unavailable("Cannot evict pod as it would violate its budget", status=429)
+    cluster.refusing["c"] = refused
+    told = await cluster.round()
+    assert sorted(cluster.evicted) == ["b", "d"]
+    assert "(default/c could not be evicted yet: Cannot evict" in told["high"]
+    await cluster.round()
+    assert sorted(cluster.evicted) == ["a", "b", "d"]
+
+
+async def test_a_nomination_ends_if_no_eviction_succeeds_and_nothing_is_ending() -> None:
+    cluster = await full()
+    for name in "ab":
+        await cluster.run(name, request="0.5", uuid="GPU-node-a-0")
+    await cluster.run("c", priority=5, request="1")
+    cluster.ask("high", request="1")
+    cluster.refusing["b"] = api_errors.Unavailable("Cannot evict pod as it would violate its budget", status=429)
+    await cluster.round()
+    assert cluster.evicted == ["a"]
+    await cluster.end("a")
+    for _ in range(8):
+        assert "default/b could not be evicted yet" in (await cluster.round())["high"]
+        assert cluster.held() == {"high": 50}
+        cluster.time += preemptor.UNFIT_SECONDS / 8
+    await cluster.round()
+    assert cluster.held() == {}
 
 
 async def test_a_victim_that_is_gone_before_its_share_is_released_counts_as_ended() -> None:
@@ -329,12 +486,17 @@ SIZES = st.sampled_from(["0.25", "0.5", "1"])
 ASKS = st.lists(st.tuples(SIZES, st.integers(0, 3)), min_size=1, max_size=6)
 
 
+NUMBERS = st.integers(0, 5)
+
+
 @pytest.mark.slow
-@given(ASKS, ASKS)
+@given(ASKS, ASKS, NUMBERS, NUMBERS)
 @settings(max_examples=25, deadline=None)
-def test_law_each_eviction_is_for_a_higher_priority_and_none_is_in_vain(
-    running: list[tuple[str, int]], waiting: list[tuple[str, int]]
+def test_law_each_eviction_is_for_a_higher_priority_and_a_pod_gets_the_place(
+    running: list[tuple[str, int]], waiting: list[tuple[str, int]], ending: int, refusing: int
 ) -> None:
+    """One pod is ending at first, and the API server refuses to evict another one for a while."""
+
     async def story() -> None:
         cluster = Preempting(builders.node("node-a", gpus=2), builders.node("node-b", gpus=1))
         priorities = {}
@@ -348,21 +510,32 @@ def test_law_each_eviction_is_for_a_higher_priority_and_none_is_in_vain(
         for number, (size, priority) in enumerate(waiting):
             cluster.ask(f"w{number}", request=size, priority=priority)
             priorities[f"w{number}"] = priority
-        for _ in range(2 * len(waiting)):
+        ends = [name for name in (f"r{ending}",) if name in cluster.pods and name not in cluster.waiting()]
+        for name in ends:
+            leave(cluster, name)
+        cluster.refusing[f"r{refusing}"] = api_errors.Unavailable("Cannot evict pod", status=429)
+        for number in range(4 + len(running) + len(waiting)):
+            if number == 4:
+                cluster.refusing.clear()
             cluster.events.clear()
             before = len(cluster.evicted)
-            await cluster.round()
+            told = await cluster.round()
             new = cluster.evicted[before:]
             for_whom = {name for name, reason in cluster.events if reason == contract.EVENT_PREEMPTING}
             assert len(for_whom) == bool(new)
             for name in new:
                 assert all(priorities[name] < priorities[other] for other in for_whom)
-            for name in new:
+            for name in [*new, *ends]:
                 await cluster.end(name)  # its share is free, and kept
+            ends = []
             if new:
+                waited = set(cluster.waiting())
                 await cluster.step()
-                assert not for_whom & set(cluster.waiting())
+                # A pod ahead of it in the queue may take the place.
+                is_blocked = any("could not be evicted" in told[name] for name in for_whom)
+                assert is_blocked or waited - set(cluster.waiting())
             cluster.time += 60.0
         assert len(cluster.evicted) == len(set(cluster.evicted))
+        assert cluster.held() == {}
 
     asyncio.run(story())

@@ -34,7 +34,7 @@ Refusals = Sequence[tuple[Pod, Refusal]]
 
 RECHECK_SECONDS: Final = 2.0  # there is no watch of placeholders
 END_SECONDS: Final = 1  # the grace period of a placeholder on a node without a ledger
-LATE_SECONDS: Final = 15.0  # after so long, the reason quotes why the scheduler does not bind a placeholder
+LATE_SECONDS: Final = 15.0  # after so long unbound, the reason of a pod quotes why, and the pod may preempt
 FIRST_PAUSE_SECONDS: Final = 10.0  # at least, before a node that gave a useless GPU is asked again
 MAX_PODS: Final = 500  # packed in one round
 _NOTHING: Final = Bounds(0, 0)
@@ -170,7 +170,7 @@ class BorrowController:
         """Ask for GPUs and give idle ones back.
 
         Return the pods that a GPU is asked for and may be given soon, and the others; both with what is asked for, or
-        why nothing is. Pods whose placeholder waits for a GPU are among the others: a new node may come first.
+        why nothing is. Pods whose placeholder waits for a GPU are among the others: others' places, or a new node, may come first.
         """
         if not self._is_listed:
             return [], list(waiting)

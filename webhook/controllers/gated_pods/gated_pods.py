@@ -65,8 +65,8 @@ class _Round:
 class GatedPodScheduler:
     """Gives each unit of gated pods its turn. `overtakes` counts the pods that overtake waiting units.
 
-    preempt: evicts pods of lower priority; returns the waiting pods, with whose place they take. ask_for_nodes: asks an
-    autoscaler for the nodes that waiting pods lack; returns the pods, with what is asked for.
+    make_room: makes room for pods that wait; returns them, with what is done for each. preempts: whether that may be an
+    eviction.
     """
 
     api: PodClient
@@ -76,8 +76,8 @@ class GatedPodScheduler:
     metrics: Metrics
     _: dataclasses.KW_ONLY
     limits: OvertakeLimits = DEFAULT_LIMITS
-    preempt: Callable[[Refusals], Awaitable[Refusals]] | None = None
-    ask_for_nodes: Callable[[Refusals], Awaitable[Refusals]] | None = None
+    make_room: Callable[[Refusals], Awaitable[Refusals]] | None = None
+    preempts: bool = False
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
 
@@ -88,7 +88,7 @@ class GatedPodScheduler:
         self._arranger = waiting_units.Arranger()
         self._holders = AllocationHolders()
         self.overtakes = OvertakeCounter()
-        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits, self.preempt is not None)
+        self._backfill = BackfillReservations(self.store, self.overtakes, self.limits, self.preempts)
         self._fairness = Fairness()
         self._last: dict[str, Refusal] = {}  # by UID of the pod
         self.has_skipped = False  # whether the last round left work for another one soon
@@ -109,11 +109,9 @@ class GatedPodScheduler:
             longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
         )
         await pacing.let_others_run()
-        if self.preempt is not None:
-            waiting = await self.preempt(waiting)
+        if self.make_room is not None:
+            waiting = await self.make_room(waiting)
             self.has_skipped |= any(refusal.cause is Cause.PREEMPTS for _, refusal in waiting)
-        if self.ask_for_nodes is not None:
-            waiting = await self.ask_for_nodes(waiting)
         next_report = await self._reporter.report([(pod, refusal.reason) for pod, refusal in waiting])
         waits = [next_report, self._ungater.next_attempt_seconds(), NEXT_ROUND_SECONDS if self.has_skipped else None]
         return min((seconds for seconds in waits if seconds), default=None)

@@ -16,6 +16,7 @@ from gpushare import contract, errors
 from gpushare.allocation import NodeAllocation
 from gpushare.gpunode import GpuNode
 from gpushare.group_size import GroupSize
+from gpushare.request import Request
 from webhook.controllers import queue
 from webhook.pods import pod_manifest
 from webhook.pods.mutation import Placed
@@ -114,14 +115,16 @@ def explain_apart(group: str, placed: Iterable[Placed]) -> str:
 
 
 def group_of(pod: Pod) -> Group | None:
-    """Return the gang in which the pod counts; None for a single pod, and for one that is being deleted."""
-    return (pod.ref.namespace, pod.group) if pod.group and not pod.leaves else None
+    """Return the gang in which the pod counts; None for a single pod, and for one that is deleted without a share."""
+    return (pod.ref.namespace, pod.group) if pod.group and (pod.allocation_id or not pod.leaves) else None
 
 
 def _arrange_group(
     group: Group, ready: Sequence[Pod], members: Sequence[Pod], waiting: Collection[str]
 ) -> tuple[list[Unit], list[tuple[Pod, str]]]:
     name = errors.quoted(group[1])
+    leaving = sum(pod.leaves and pod.may_hold and not pod.has_ended for pod in members)
+    members = [pod for pod in members if not pod.leaves]
     living = [pod for pod in members if not pod.has_ended]
     sizes = {pod.group_size: pod.ref.name for pod in reversed(living)}
     if len(sizes) > 1:
@@ -137,19 +140,29 @@ def _arrange_group(
     ended = [pod for pod in members if pod.phase == "Succeeded" and pod.controller and pod.controller.uid in owners]
     used_nodes = tuple(dict.fromkeys(pod.placed_on for pod in running if pod.placed_on))
     needed = size.least - len(running) - len(ended)
+    most = needed if needed > 0 else len(ready)
     extra = f"its group {name} already has {size.most} other pods: it waits until they are placed"
     units: list[Unit] = []
     if size.is_elastic:
-        extra = f"its group {name} already has {size.most} other pods, the most of its {size}: it waits until one ends"
-        most = max(0, size.most - len(running))
-    else:
-        most = needed if needed > 0 else len(ready)
+        extra = (
+            f"its group {name} already has {size.most} other pods, the most of its {size}, running or waiting ahead "
+            "of it: it waits until one ends"
+        )
+        valid = [pod for pod in ready if isinstance(pod.request, Request)]
+        # Members that have succeeded complete the gang, but those that are left still start with the minimum.
+        needed = max(needed, min(size.least - len(running), len(valid)))
+        if len(valid) >= needed:
+            units = [Unit((pod,), used_nodes=used_nodes) for pod in ready if not isinstance(pod.request, Request)]
+            ready = valid
+        most = max(0, size.most - len(running) - leaving)
     if needed <= 0:
-        units = [Unit((pod,), used_nodes=used_nodes) for pod in ready[:most]]
+        units += [Unit((pod,), used_nodes=used_nodes) for pod in ready[:most]]
     elif len(ready) < needed:
         return [], [(pod, _incomplete(name, size, len(living), size.least - needed + len(ready))) for pod in ready]
+    elif needed <= most:
+        units.append(Unit(tuple(ready[:needed]), group[1], tuple(ready[needed:most]), used_nodes))
     else:
-        units = [Unit(tuple(ready[:needed]), group[1], tuple(ready[needed:most]), used_nodes)]
+        most = 0
     return units, [(pod, extra) for pod in ready[most:]]
 
 
@@ -162,7 +175,7 @@ def _incomplete(name: str, size: GroupSize, living: int, have: int) -> str:
 
 
 class PodIndex:
-    """Waiting and stuck pods (see `Pod`) by UID, and the members of each gang that are not being deleted, by UID."""
+    """Waiting and stuck pods (see `Pod`) by UID, and the members of each gang that stay or have a share, by UID."""
 
     def __init__(self, pods: Iterable[Pod] = ()) -> None:
         self.waiting: dict[str, Pod] = {}

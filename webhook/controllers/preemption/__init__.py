@@ -1,5 +1,5 @@
 """Preemption: pods of lower priority are evicted for a gated pod that fits nowhere, if an administrator allows it.
 
 preemptor      records whose place a pod takes, evicts, and adds that to the reasons of waiting pods
-victim_finder  which pods of a node have to go
+victim_finder  the fewest victims on a node
 """

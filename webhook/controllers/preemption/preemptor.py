@@ -1,21 +1,23 @@
 """The preemptor: evicts pods of lower priority, so that a gated pod that fits nowhere takes their place.
 
-Only if an administrator has turned it on. The record is a backfill reservation with a name of its own
+Only if an administrator has turned it on. The record is a backfill reservation with its own prefix
 (`contract.PREEMPTION_PREFIX`) on the GPUs that the pod will get. It is written before the first eviction, keeps what
-the victims free, and ends when the pod has a share or is gone. So a pod never gets a second set of victims: after a
-crash the next placer finds the reservation, and evicts those that still have to go on these GPUs. The placement engine
-decides with the victims left out of the ledger and of their node's CPU and memory. The API server checks
-PodDisruptionBudgets again.
+the victims free, and ends when the pod has a share or is gone, or when its node cannot take the pod for a minute. Until
+then only pods on these GPUs are evicted for it, also by the next placer. The API server checks PodDisruptionBudgets
+again.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import dataclasses
+import functools
 import logging
+import math
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, ledger, preemption
@@ -39,17 +41,22 @@ logger = logging.getLogger(__name__)
 
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 MAX_PER_MINUTE: Final = 20  # evictions
-MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
 MAX_OPTIONS: Final = 100  # nodes on which the pod would fit, as in kube-scheduler
 MAX_CHOICES: Final = 8  # sets of victims that are read from the API server for one pod in a round
-MAX_TRIES: Final = 8  # pods for which a round searches the cluster
-RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a pod
+MAX_TRIES: Final = 8  # kinds of pods for which a round searches the cluster
+SEARCH_SECONDS: Final = 1.0  # after which a round ends its search; the next one begins at the next node
+REST: Final = 4  # the pause after such a round, as a multiple of the search: it takes at most a fifth of the time
+RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a kind, at least
+RETRY_FACTOR: Final = 10  # the same as a multiple of its search
+FORGET_SECONDS: Final = 600.0  # a kind that was tried so long ago counts as new
+LOOKS: Final = 100  # at waiting pods, before the event loop runs other tasks
 SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
 UNFIT_SECONDS: Final = 60.0  # before a nomination is withdrawn because its node cannot take the pod
 EVICTION_SECONDS: Final = 10.0
 NEVER: Final = "Never"  # spec.preemptionPolicy
 
 Waiting = Sequence[tuple[Pod, Refusal]]
+Kind = tuple[str, int]  # needs and priority
 
 
 class PreemptionClient(Protocol):
@@ -83,24 +90,34 @@ class Preemptor:
 
     def __post_init__(self) -> None:
         self._recent: collections.deque[float] = collections.deque(maxlen=MAX_PER_MINUTE)
-        self._retry_at: dict[tuple[str, int], float] = {}  # needs and priority of a pod for which no victims were found
+        self._retry_at: dict[Kind, float] = {}  # of pods for which no victims were found; also while it is past
+        self._resume_at: float | None = None  # if the last search has left kinds untried
+        self._searched_at = -math.inf
+        self._next_node = 0
         self._finder = VictimFinder(self.store, self.pods, self.policy)
         self._unfit_since: dict[str, float] = {}  # UID of a nominated pod that its node cannot take
+        self._failed: dict[str, str] = {}  # by UID of a nominated pod: what the last failed eviction adds to its reason
 
     @property
     def recheck_seconds(self) -> float | None:
         """How long until the next round is due for pods that found nothing; None without any."""
-        return max(0.0, min(self._retry_at.values()) - self.clock()) if self._retry_at else None
+        due = [at for at in self._retry_at.values() if at > self._searched_at]
+        due += [self._resume_at] if self._resume_at is not None else []
+        return max(0.0, min(due) - self.clock()) if due else None
+
+    def nominated_uids(self) -> frozenset[str]:
+        return frozenset(nominations(view.node for view in self.store.views()))
 
     async def reconcile(self, waiting: Waiting) -> list[tuple[Pod, Refusal]]:
         """Evict for the pods that wait; return the refusals, with the places that pods take."""
         now = self.clock()
-        self._retry_at = {kind: at for kind, at in self._retry_at.items() if at > now}
+        self._retry_at = {kind: at for kind, at in self._retry_at.items() if at > now - FORGET_SECONDS}
         self._finder.spared = {uid: until for uid, until in self._finder.spared.items() if until > now}
         if self._finder.evicted:
             self._finder.evicted &= {pod.ref.uid for pod in self.pods.values()}
-        nominated = nominations(view.node for view in self.store.views())
+        nominated = await self._nominated()
         self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
+        self._failed = {uid: suffix for uid, suffix in self._failed.items() if uid in nominated}
         suffixes: dict[str, str] = {}
         for pod, _ in waiting:
             if (entry := nominated.get(pod.ref.uid)) is not None and isinstance(pod.request, Request):
@@ -108,55 +125,100 @@ class Preemptor:
         suffixes |= await self._nominate_next(waiting, nominated)
         return [(pod, _with(why, suffixes.get(pod.ref.uid, ""))) for pod, why in waiting]
 
+    async def _nominated(self) -> dict[str, NodeAllocation]:
+        """Return the nominations by UID; release the second one of a pod, from a placer that saw the first too late."""
+        nodes = [view.node for view in self.store.views()]
+        nominated = nominations(nodes)
+        kept = {entry.allocation.id for entry in nominated.values()}
+        for node in nodes:
+            surplus = [entry.id for entry in node.allocations if entry.is_nomination and entry.id not in kept]
+            if surplus:
+                await self._commit(node.name, functools.partial(ledger.release, ids=surplus))
+        return nominated
+
     async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
         """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
         view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
         found = self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
         if found is None:
-            # Such as a node that is not ready for a moment: pods were evicted for this place.
-            if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS:
-                return f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
-            ids = (entry.allocation.id,)
-            await self._commit(entry.node, lambda node: ledger.release(node, ids))
-            return ""
-        self._unfit_since.pop(uid, None)
-        failed = await self._evict_all(pod, found.victims)
-        return _suffix(found, failed)
+            suffix = f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
+            suffix = self._failed.get(uid, suffix)
+        else:
+            suffix = await self._evict_all(pod, found)
+            if not found.victims or found.is_ending or self._has_evicted(found) or self._pause_seconds() > 0:
+                self._unfit_since.pop(uid, None)
+                return suffix
+        # Such as a node that is not ready for a moment: pods were evicted for this place.
+        if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS or not self.leads():
+            return suffix
+        await self._commit(entry.node, functools.partial(ledger.release, ids=(entry.allocation.id,)))
+        return ""
 
     async def _nominate_next(self, waiting: Waiting, nominated: Mapping[str, NodeAllocation]) -> dict[str, str]:
-        """Nominate the first pod in the queue for which others can go: at most one in a round."""
-        namespaces = {entry.allocation.pod.namespace for entry in nominated.values()}
-        if len(nominated) >= MAX_NOMINATED or self._pause_seconds() > 0:
+        """Nominate the first pod for which others can go: at most one in a round."""
+        began = self._searched_at = self.clock()
+        if (
+            len(nominated) >= preemption.MAX_NOMINATED
+            or self._pause_seconds() > 0
+            or began < (self._resume_at or began)
+        ):
             return {}
-        tries = 0
-        for pod, why in sorted(waiting, key=lambda entry: queue.order(entry[0])):
-            request, uid = pod.request, pod.ref.uid
-            if not may_preempt(pod) or why.cause is not None or why.lasts or not isinstance(request, Request):
+        self._resume_at, tries = None, 0
+        namespaces = {entry.allocation.pod.namespace for entry in nominated.values()}
+        async with contextlib.aclosing(self._in_turn(waiting, namespaces, began)) as turns:
+            async for kind, pod, request in turns:
+                before = self.clock()
+                if tries >= MAX_TRIES or before - began >= SEARCH_SECONDS:
+                    self._resume_at = before + REST * (before - began)
+                    break
+                tries += 1
+                try:
+                    found = await self._choose(pod, request, {entry.node for entry in nominated.values()})
+                except (api_errors.ClusterError, TimeoutError) as error:
+                    logger.warning("Could not read what may be evicted", extra={"pod": str(pod.ref), "err": str(error)})
+                    found = None
+                if not self.leads():
+                    break
+                if found is not None and await self._nominate(pod, request, found):
+                    suffix = await self._evict_all(pod, found, is_first=True)
+                    if self._has_evicted(found) or not self.leads():  # the next placer may have evicted for it
+                        return {pod.ref.uid: suffix}
+                    await self._withdraw(pod)  # nothing is lost, and others may be less protected
+                    found = None
+                now = self.clock()
+                self._retry_at[kind] = now + max(RETRY_SECONDS, RETRY_FACTOR * (now - before))
+        return {}
+
+    async def _in_turn(
+        self, waiting: Waiting, namespaces: Collection[str], now: float
+    ) -> AsyncIterator[tuple[Kind, Pod, Request]]:
+        """Yield a pod of each kind that is due: new kinds in the order of the queue, then those tried longest ago."""
+        lowest = min((pod.priority for pod in self.pods.values() if not pod.is_gated), default=math.inf)
+        again: dict[Kind, tuple[float, Pod, Request]] = {}
+        for number, (pod, why) in enumerate(sorted(waiting, key=lambda entry: queue.order(entry[0])), start=1):
+            if number % LOOKS == 0:
+                await pacing.let_others_run()
+            request, lacks_room = pod.request, why.cause is None and not why.lasts
+            if pod.ref.namespace in namespaces or pod.priority <= lowest or not lacks_room or not may_preempt(pod):
+                continue
+            if not isinstance(request, Request):
                 continue
             kind = queue.kind(pod), pod.priority
-            if pod.ref.namespace in namespaces or kind in self._retry_at or tries >= MAX_TRIES:
-                continue
-            tries += 1
-            try:
-                found = await self._choose(pod, request, {entry.node for entry in nominated.values()})
-            except (api_errors.ClusterError, TimeoutError) as error:
-                logger.warning("Could not read what may be evicted", extra={"pod": str(pod.ref), "err": str(error)})
-                found = None
-            if found is None or not await self._nominate(pod, request, found):
-                self._retry_at[kind] = self.clock() + RETRY_SECONDS
-                continue
-            failed = await self._evict_all(pod, found.victims, is_first=True)
-            if failed and not self._finder.evicted.intersection(victim.allocation.pod.uid for victim in found.victims):
-                await self._withdraw(pod)  # nothing is lost, and others may be less protected
-                self._retry_at[kind] = self.clock() + RETRY_SECONDS
-                return {}
-            return {uid: _suffix(found, failed)}
-        return {}
+            tried = self._retry_at.get(kind)
+            if tried is None:
+                yield kind, pod, request
+            elif tried <= now:
+                again.setdefault(kind, (tried, pod, request))
+        for kind, (_, pod, request) in sorted(again.items(), key=lambda item: item[1][0]):
+            yield kind, pod, request
 
     async def _choose(self, pod: Pod, request: Request, taken: set[str]) -> Nomination | None:
         """Return the smallest loss that the API server would allow now; None if there is none, or none is needed."""
         options: dict[str, Nomination] = {}
-        for view in self.store.views():
+        began, views = self.clock(), list(self.store.views())
+        for _ in views:
+            self._next_node = (self._next_node + 1) % len(views)
+            view = views[self._next_node]
             if view.node.name in taken or not view.node.gpus:
                 continue
             found = self._finder.find(view, pod, request)
@@ -165,7 +227,7 @@ class Preemptor:
                 return None  # it fits as soon as pods have ended that are being deleted
             if found is not None:
                 options[view.node.name] = found
-            if len(options) >= MAX_OPTIONS:
+            if len(options) >= MAX_OPTIONS or self.clock() - began >= SEARCH_SECONDS:
                 break
         declared = (await self.api.list(BUDGETS_PATH, keep=lambda item: item)).items if options else ()
         budgets = evicting.Budgets.from_manifests(declared)
@@ -237,19 +299,36 @@ class Preemptor:
 
         return all([await self._commit(name, release) for name in holding if name != but])
 
-    async def _evict_all(self, pod: Pod, victims: Victims, *, is_first: bool = False) -> str:
-        """Evict these pods as far as the rate allows; return why some of them stay for now, or an empty string."""
-        for victim in victims:
+    async def _evict_all(self, pod: Pod, found: Nomination, *, is_first: bool = False) -> str:
+        """Evict the victims as far as the rate allows; return whose place the pod takes, and why some stay for now.
+
+        is_first: stop if the first eviction fails, because nothing is lost then. One that fails later stops no other.
+        """
+        failed = ""
+        for victim in found.victims:
             if not self.leads():
-                return "another placer continues"
+                failed = failed or "another placer continues"
+                break
             if self._pause_seconds() > 0:
-                return f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
+                failed = failed or f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
+                break
             why = await self._evict(pod, victim)
-            if why and is_first and victim is victims[0]:
-                self._finder.spared[victim.allocation.pod.uid] = self.clock() + SPARED_SECONDS
             if why:
-                return f"{victim.allocation.pod} could not be evicted yet: {why}"
-        return ""
+                failed = failed or f"{victim.allocation.pod} could not be evicted yet: {why}"
+                seconds = SPARED_SECONDS if is_first else RETRY_SECONDS
+                self._finder.spared[victim.allocation.pod.uid] = self.clock() + seconds
+            if why and is_first:
+                break
+            is_first = False
+        suffix = _suffix(found, failed)
+        if failed:
+            self._failed[pod.ref.uid] = suffix
+        else:
+            self._failed.pop(pod.ref.uid, None)
+        return suffix
+
+    def _has_evicted(self, found: Nomination) -> bool:
+        return any(victim.allocation.pod.uid in self._finder.evicted for victim in found.victims)
 
     async def _evict(self, pod: Pod, victim: Victim) -> str:
         ref = victim.allocation.pod
@@ -291,9 +370,10 @@ class Preemptor:
 
 
 def nominations(nodes: Iterable[GpuNode]) -> dict[str, NodeAllocation]:
-    """Return the reservations of pods for which others are evicted, by UID."""
-    entries = (NodeAllocation(node.name, entry) for node in nodes for entry in node.allocations)
-    return {entry.allocation.pod.uid: entry for entry in entries if entry.allocation.is_nomination}
+    """Return the reservations of pods for which others are evicted, by UID; of several, that with the lowest ID."""
+    entries = [NodeAllocation(node.name, held) for node in nodes for held in node.allocations if held.is_nomination]
+    entries.sort(key=lambda entry: entry.allocation.id, reverse=True)
+    return {entry.allocation.pod.uid: entry for entry in entries}
 
 
 def may_preempt(pod: Pod) -> bool:

@@ -1,4 +1,4 @@
-"""The victim finder: which pods of a node have to go so that a waiting pod fits there.
+"""The victim finder: the fewest pods of lower priority on a node whose eviction makes a waiting pod fit there.
 
 The placement engine decides on the ledger, and on what the node's pods use of its CPU, memory and ports, without these
 pods. Pods that end anyway count as gone. Nothing is written here.
@@ -24,10 +24,11 @@ from webhook.store import ledger_store
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Nomination:
-    """The node and the GPUs that a pod gets once the victims have ended."""
+    """The node and the GPUs that a pod gets once the victims have ended; is_ending: whether some end there already."""
 
     placement: Placement
     victims: Victims
+    is_ending: bool
 
 
 @dataclasses.dataclass(eq=False)
@@ -44,11 +45,13 @@ class VictimFinder:
     evicted: set[str] = dataclasses.field(default_factory=set)
 
     def find(self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None) -> Nomination | None:
-        """Return who has to go on this node, with `own` on the GPUs of this reservation; None if nothing helps."""
+        """Return the fewest victims on a node (with `own`, on its GPUs); None if evicting all candidates is no help."""
         node, reserved = view.node, [entry for entry in view.node.allocations if entry.is_backfill_reservation]
-        # The pods of a nomination are not chosen again: whether they may be evicted, the API server says.
-        candidates, ending = self._candidates(node, pod.priority, spared=self.spared if own is None else ())
-        if own is None and not candidates:
+        candidates, ending = self._candidates(node, pod.priority)
+        if own is not None:
+            # Others take the CPU and memory that victims free: more victims elsewhere on the node would follow them.
+            candidates = [victim for victim in candidates if _overlaps(victim.allocation, own.gpu_uuids)]
+        if own is None and not candidates and not ending:
             return None
         constraints = request.constraints
         others = tuple(uuid for entry in reserved if entry.pod.uid != pod.ref.uid for uuid in entry.gpu_uuids)
@@ -69,11 +72,14 @@ class VictimFinder:
 
         victims = preemption.fewest(candidates, lambda gone: place(gone) is not None)
         placement = place(victims) if victims is not None else None
-        return Nomination(placement, victims) if placement is not None and victims is not None else None
+        if placement is None or victims is None:
+            return None
+        uuids = frozenset(uuid for share in placement.shares for uuid in share.gpu_uuids)
+        # Those that only free CPU and memory go first: later rounds evict from the GPUs of the nomination alone.
+        ordered = tuple(sorted(victims, key=lambda victim: _overlaps(victim.allocation, uuids)))
+        return Nomination(placement, ordered, any(_overlaps(entry, uuids) for entry in ending))
 
-    def _candidates(
-        self, node: GpuNode, priority: int, *, spared: Collection[str]
-    ) -> tuple[list[Victim], list[Allocation]]:
+    def _candidates(self, node: GpuNode, priority: int) -> tuple[list[Victim], list[Allocation]]:
         """Return the pods that may be evicted for one of this priority, and the shares of pods that end anyway."""
         candidates, ending = [], []
         for entry in node.allocations:
@@ -82,7 +88,7 @@ class VictimFinder:
             pod = self._holder(entry)
             if pod is None or pod.leaves or pod.has_ended or pod.ref.uid in self.evicted:
                 ending.append(entry)
-            elif pod.priority < priority and pod.ref.uid not in spared and not _protection(pod, priority - 1):
+            elif pod.priority < priority and pod.ref.uid not in self.spared and not _protection(pod, priority - 1):
                 candidates.append(Victim(entry, pod.priority, pod.created))
         return candidates, ending
 
@@ -97,6 +103,10 @@ def _protection(pod: Pod, max_priority: int) -> str:
         return "gated"
     kind = pod.controller.kind if pod.controller is not None else ""
     return evicting.protection(pod.annotations, kind, priority=pod.priority, max_priority=max_priority)
+
+
+def _overlaps(entry: Allocation, uuids: Collection[str]) -> bool:
+    return any(uuid in uuids for uuid in entry.gpu_uuids)
 
 
 def _key(entry: Allocation) -> Key:

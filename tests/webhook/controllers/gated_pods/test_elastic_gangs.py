@@ -84,11 +84,61 @@ async def test_a_pod_above_the_maximum_waits_until_another_ends() -> None:
     await cluster.step()
     assert len(placed(cluster)) == 4
     assert cluster.told["ring-5"] == (
-        'its group "ring" already has 4 other pods, the most of its 2-4: it waits until one ends'
+        'its group "ring" already has 4 other pods, the most of its 2-4, running or waiting ahead of it: '
+        "it waits until one ends"
     )
     await cluster.end("ring-0")
     await cluster.step()
     assert len(placed(cluster)) == 4
+
+
+async def test_after_members_have_succeeded_the_others_start_with_the_minimum() -> None:
+    cluster = Cluster(builders.node("node-a", gpus=2))
+    create(cluster, *range(6))
+    for made in cluster.pods.values():
+        made["metadata"]["ownerReferences"] = [{"kind": "Job", "name": "job", "uid": "job", "controller": True}]
+    await cluster.step()
+    ended = placed(cluster)
+    assert len(ended) == 2
+    for name in ended:
+        cluster.pods[name] = {**cluster.pods[name], "status": {"phase": "Succeeded"}}
+    shares = [entry.id for view in cluster.store.views() for entry in view.node.allocations]
+    cluster.store.change("node-a", lambda node: ledger.release(node, shares))
+    await cluster.arrive("holder", request="1")
+    await cluster.step()
+    assert placed(cluster) == ended
+    await cluster.end("holder")
+    await cluster.step()
+    assert len(placed(cluster) - ended) == 2
+
+
+async def test_a_member_that_is_being_deleted_counts_until_it_has_ended() -> None:
+    cluster = Cluster(builders.node("node-a", gpus=4))
+    create(cluster, *range(4), size="1-3")
+    await cluster.step()
+    made = cluster.pods["ring-0"]
+    cluster.pods["ring-0"] = {
+        "metadata": {**made["metadata"], "deletionTimestamp": "2026-01-01T00:00:01Z"},
+        "spec": {**made["spec"], "nodeName": "node-a"},
+        "status": {"phase": "Running", "containerStatuses": [{}]},
+    }
+    await cluster.step()
+    assert len(cluster.shares()) == 3
+    assert cluster.waiting() == ["ring-3"]
+    await cluster.end("ring-0")
+    await cluster.step()
+    assert cluster.waiting() == []
+
+
+async def test_a_member_with_an_invalid_request_keeps_none_out() -> None:
+    cluster = Cluster(builders.node("node-a", gpus=4))
+    create(cluster, 0, size="1-2")
+    await cluster.step()
+    create(cluster, 1, 2, size="1-2")
+    cluster.pods["ring-1"]["metadata"]["annotations"][contract.REQUEST] = "many"
+    await cluster.step()
+    assert placed(cluster) == {"ring-0", "ring-2"}
+    assert "many" in cluster.told["ring-1"]
 
 
 async def test_members_with_other_ranges_are_reported() -> None:
