@@ -156,9 +156,9 @@ def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods, loans: Mappi
         percent, memory_bytes = holder.shares[0].held_percent, holder.shares[0].held_bytes
     else:
         percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
-    there = [(at, share) for at, share in enumerate(holder.shares) if gpu.gpu.uuid in share.gpu_uuids]
-    limit = max((share.limit_percent for _, share in there), default=100)
-    memory_limit = max((share.memory_limit_bytes or 0 for _, share in there), default=0)
+    there = [share for share in holder.shares if gpu.gpu.uuid in share.gpu_uuids]
+    limit = max((share.limit_percent for share in there), default=100)
+    memory_limit = max((share.memory_limit_bytes or 0 for share in there), default=0)
     used = None
     if pods.usage is not None and gpu.measured is not None:
         used = pods.usage.of_pod(gpu.node, holder.pod.namespace, holder.pod.name, [gpu.gpu.uuid])
@@ -180,7 +180,7 @@ def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods, loans: Mappi
             state="" if state == "Running" else state,
             hold=holder.is_backfill_reservation,
             idle=is_idle and not holder.is_backfill_reservation and holder.reserved_until is None,
-            lent=sum(loans.get((holder.id, at), 0) for at, _ in there) if loans else 0,
+            lent=tenants.lent_to(holder, gpu.gpu.uuid, loans),
             memoryLimit=memory_limit if memory_limit > memory_bytes else 0,
             isolation="" if holder.labels.isolation.value == "arbiter" else holder.labels.isolation.value,
             since=_seconds(as_kubectl.pod_started(manifest)) if manifest else None,

@@ -182,6 +182,59 @@ def test_the_story_is_followed(play: Play, visit: Visit) -> None:
     expect(page.locator("output")).to_contain_text("used n/a, because the page was not open")
 
 
+def again(stage: story.Stage, page: Page) -> None:
+    """Publish the same state once more, and wait until the page shows its time."""
+    stage.show(dataclasses.replace(stage.scene, at=stage.scene.at + 5))
+    clock = re.compile(f"live, .*{int(stage.scene.at) % 60:02}$")
+    expect(page.locator(".state")).to_have_text(clock)
+
+
+def test_a_live_page_keeps_what_is_read(play: Play, visit: Visit) -> None:
+    stage = play(story.busy())
+    page = visit(stage.server.address, height=420)
+    page.locator("#map").press("p")
+    page.get_by_role("button", name="After").click()
+    plan = page.locator(".body").inner_text()
+    again(stage, page)
+    assert page.locator(".body").inner_text() == plan
+    assert page.get_by_role("button", name="After").get_attribute("aria-pressed") == "true"
+    tile(page, "a/0").click()
+    expect(page.locator(".body .page")).to_be_visible()
+    page.locator(".body .copy").focus()
+    page.locator(".body").evaluate("(body) => { body.scrollTop = 90; body.firstElementChild.kept = true; }")
+    again(stage, page)
+    assert page.locator(".body").evaluate("(body) => [body.scrollTop, body.firstElementChild.kept]") == [90, True]
+    assert "copy" in page.evaluate("document.activeElement.className")
+    stage.show(story.failing())
+    expect(tile(page, "a/2")).to_contain_text("Unhealthy")
+    page.locator("#tab-plan").click()
+    expect(page.locator(".body")).to_contain_text("plan again to see it over the map")
+    assert page.locator(".arrow").count() == 0
+
+
+def test_the_token_leaves_the_address_and_a_reload_works(play: Play, visit: Visit) -> None:
+    stage = play(story.busy())
+    page = visit(stage.server.address)
+    assert "token" not in page.url
+    page.reload()
+    expect(tile(page, "a/0")).to_be_visible()
+    other = page.context.new_page()  # has no token
+    other.goto(page.url)
+    expect(other.locator(".alerts .bad")).to_contain_text("has ended or was started again")
+
+
+def test_a_hidden_tab_gives_its_connection_back(play: Play, visit: Visit) -> None:
+    stage = play(story.busy())
+    page = visit(stage.server.address)
+    hidden = "(is) => { Object.defineProperty(document, 'hidden', {value: is, configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(hidden, True)
+    stage.show(story.failing())
+    page.evaluate("fetch('/')")  # a round trip, in which the change would have arrived
+    assert "Unhealthy" not in tile(page, "a/2").inner_text()
+    page.evaluate(hidden, False)
+    expect(tile(page, "a/2")).to_contain_text("Unhealthy")
+
+
 def test_keys_reach_everything(play: Play, visit: Visit) -> None:
     page = visit(play(story.busy()).server.address)
     page.keyboard.press("ArrowRight")
@@ -189,6 +242,8 @@ def test_keys_reach_everything(play: Play, visit: Visit) -> None:
     expect(page.locator("#map")).to_have_attribute("aria-activedescendant", "gpu-b%2F0")
     page.keyboard.press("Enter")
     expect(page.locator(".body")).to_contain_text("kubectl gpushare describe gpu b/0")
+    page.locator("#map").press("n")
+    expect(page.locator(".body")).to_contain_text("kubectl gpushare describe node b")
     page.keyboard.press("j")
     expect(page.locator(".waiting.open")).to_have_count(1)
     page.keyboard.press("g")

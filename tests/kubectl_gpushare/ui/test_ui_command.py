@@ -117,16 +117,19 @@ def test_without_a_display_it_says_how_to_get_there(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_opens_the_address_in_the_users_browser(saved: Path, tmp_path: Path) -> None:
+def test_the_users_browser_is_led_to_the_address_by_a_file(saved: Path, tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     os.mkfifo(opened)
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     process, address = started("--from", str(saved), DISPLAY=":99", BROWSER=str(browser))
-    assert opened.read_text().strip() == address
+    leads = Path(opened.read_text().strip().removeprefix("file://"))
+    assert address in leads.read_text()
+    assert (leads.stat().st_mode & 0o777, leads.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=SECONDS)
+    assert not leads.parent.exists()
 
 
 GONE = "Unable to connect to the server: dial tcp 127.0.0.1:1: connect: connection refused"
