@@ -18,7 +18,7 @@ export function strip(model: Model, open: (status: "idle" | "trouble") => void):
     figure("Allocated", ratio(totals.allocated[0] / 100, totals.allocated[1] / 100), "GPUs", meter(totals.allocated)),
     figure("Memory", `${bytes(totals.memory[0])} / ${bytes(totals.memory[1])}`, "", meter(totals.memory, "memory")),
     figure("In use", totals.used ? `${totals.used.least ? "≥ " : ""}${gpus(totals.used.gpus)}` : na(dark), totals.used ? usedNote(totals) : "", absentNote(totals.used, dark)),
-    button("Held, idle", totals.idle ? gpus(totals.idle.gpus) : na(dark), totals.idle ? `GPUs, ${totals.idle.shares} ${totals.idle.shares === 1 ? "share" : "shares"} below 1%` : "", totals.idle?.shares ? "warn" : "", () => open("idle"), absentNote(totals.idle, dark)),
+    button("Held, idle", totals.idle ? gpus(totals.idle.gpus) : na(dark), totals.idle ? "GPUs" : "", totals.idle?.shares ? "warn" : "", () => open("idle"), idleNote(totals, dark)),
     figure("Free compute, memory", `${gpus(totals.free[0] / 100)}, ${bytes(totals.free[1])}`, "", el("span", { class: "note" }, `${gpus(totals.stranded)} GPUs stranded; ${totals.largest ? `largest ${totals.largest.replace("+", " + ")}` : "no hole"}`)),
     figure("Waiting", queue.why ? na(queue.why) : String(queue.pods.length + (queue.more ?? 0)), queue.why ? "" : queue.pods.length === 1 ? "pod" : "pods", el("span", { class: "note" }, queue.why ? `n/a, because ${queue.why}` : queue.percent ? `for ${gpus(queue.percent / 100)} GPUs` : "none")),
     button("Trouble", String(totals.trouble), totals.trouble === 1 ? "GPU" : "GPUs", totals.trouble ? "bad" : "", () => open("trouble"), null),
@@ -32,6 +32,10 @@ function usedNote(totals: Totals): string {
 
 function absentNote(known: unknown, why: string): HTMLElement | null {
   return known ? null : el("span", { class: "note" }, `because ${why}`);
+}
+
+function idleNote({ idle }: Totals, dark: string): HTMLElement | null {
+  return idle ? el("span", { class: "note" }, `${idle.shares} ${idle.shares === 1 ? "share" : "shares"} below 1%`) : absentNote(idle, dark);
 }
 
 function ratio(part: number, whole: number): string {
