@@ -81,8 +81,8 @@ def pictures(
 
     total = 0 if gpu.gone else 100
     drawn = picture("memory", memory, gpu.used.memory_bytes, gpu.gpu.memory_bytes, quantity.format_bytes)
-    if lent_bytes := sum(part for _, part in memory) - gpu.used.memory_bytes:
-        drawn = drawn._replace(caption=f"{drawn.caption}, and {quantity.format_bytes(lent_bytes)} lent")
+    if lent_bytes := gpu.used.lent_bytes:
+        drawn = drawn._replace(caption=f"{drawn.caption}, {quantity.format_bytes(lent_bytes)} of it lent")
     return picture("compute", compute, gpu.used.request_percent, total, quantity.format_compute), drawn
 
 

@@ -50,11 +50,6 @@ export function isShared(gpu: Gpu): boolean {
   return !gpu.mode && !gpu.gone;
 }
 
-/** The bytes that are lent on a GPU, beyond what its shares own. */
-export function lentOn(gpu: Gpu): number {
-  return (gpu.shares ?? []).reduce((sum, share) => sum + (share.lent ?? 0), 0);
-}
-
 /** Why a GPU that takes shares takes none now: by its own reason; it is full only if something is on it. */
 export function takesNothing(gpu: Gpu): string {
   return gpu.reason ?? (gpu.held ? "full" : "takes nothing");
@@ -72,8 +67,8 @@ export function sentence(node: NodeItem, gpu: Gpu, whyNoUse: string): string {
       ? `used ${gpu.used[0] === null ? "n/a" : `${trimmed(gpu.used[0], 0)}%`} and ${bytes(gpu.used[1])}`
       : `use n/a, because ${whyNoUse || "nothing measures it"}`;
     parts.push(`compute ${percent}% and memory ${bytes(held)} of ${bytes(gpu.bytes)} allocated; ${use}`);
-    const lent = lentOn(gpu);
-    if (lent) parts.push(`${bytes(lent)} more is lent and may be taken back`);
+    const lent = (gpu.shares ?? []).reduce((sum, share) => sum + (share.lent ?? 0), 0);
+    if (lent) parts.push(`${bytes(lent)} of it is lent and may be taken back`);
     const why = gpu.status?.length ? "" : takesNothing(gpu);
     parts.push(gpu.fits ? `fits ${gpu.fits}` : `fits nothing new${why && why !== "full" ? `: ${why}` : ""}`);
   }

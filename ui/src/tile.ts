@@ -1,6 +1,6 @@
 // One GPU as a tile: compute and memory as bars of shares, the hole labelled, and what is wrong in words.
 import { el } from "./dom";
-import { bytes, isShared, lentOn, sentence, severity, takesNothing, trimmed } from "./format";
+import { bytes, isShared, sentence, severity, takesNothing, trimmed } from "./format";
 import type { Ref, Store } from "./store";
 import type { Gpu, Share } from "./types";
 
@@ -65,7 +65,6 @@ function other(gpu: Gpu): HTMLElement {
 
 function bars(gpu: Gpu, store: Store): HTMLElement[] {
   const [percent, held] = gpu.held ?? [0, 0];
-  const lent = lentOn(gpu);
   return [
     bar("compute", gpu, 100, percent, (share) => share.percent, (share) => share.used?.[0] ?? null, `${percent}%`, store),
     bar(
@@ -75,7 +74,7 @@ function bars(gpu: Gpu, store: Store): HTMLElement[] {
       held,
       (share) => share.bytes,
       (share) => share.used?.[1] ?? null,
-      `${trimmed((held + lent) / 2 ** 30, held + lent < 10 * 2 ** 30 ? 1 : 0)}/${bytes(gpu.bytes)}`,
+      `${trimmed(held / 2 ** 30, held < 10 * 2 ** 30 ? 1 : 0)}/${bytes(gpu.bytes)}`,
       store,
     ),
   ];
@@ -91,7 +90,7 @@ function bar(
   label: string,
   store: Store,
 ): HTMLElement {
-  const total = Math.max(whole, held + (kind === "memory" ? lentOn(gpu) : 0), 1);
+  const total = Math.max(whole, held, 1);
   const track = el("div", { class: "track" });
   let at = 0;
   for (const share of gpu.shares ?? []) {

@@ -32,7 +32,7 @@ export interface Gpu {
   cordoned?: boolean;
   ill?: boolean;
   trouble?: boolean;
-  held?: [number, number];
+  held?: [number, number]; // with the memory that is lent
   free?: [number, number];
   fits?: string;
   stranded?: number;

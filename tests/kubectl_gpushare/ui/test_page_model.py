@@ -177,6 +177,7 @@ def test_lent_memory_is_a_part_of_its_own() -> None:
     tile = gpu(model(dataclasses.replace(measured(), nodes=(lender, *others))), "gpu-1/0")
     assert (tile["shares"][0]["lent"], tile["shares"][0]["memoryLimit"]) == (10 * sample.GIB, 60 * sample.GIB)
     assert "lent" not in tile["shares"][1]
+    assert tile["held"][1] == sum(share["bytes"] + share.get("lent", 0) for share in tile["shares"])
 
 
 def test_a_cordoned_node_is_no_trouble_and_one_without_agent_is() -> None:

@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -173,6 +174,37 @@ def test_a_user_without_the_right_to_read_pods_sees_the_rest(
     assert model["cluster"] == {"name": "prod", "live": True}
     assert 'user "eve" may not list pods' in model["queue"]["why"]
     assert 'user "eve" may not list pods' in model["absent"]["pods"]
+
+
+@pytest.mark.slow
+def test_with_rights_in_one_namespace_its_queue_is_shown(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.json", tmp_path / "pods.json"
+    nodes.write_text(json.dumps({"kind": "GPUNodeList", "metadata": {"resourceVersion": "7"}, "items": []}))
+    waits = sample.gated("team-a/waiting", request="0.5")
+    pods.write_text(json.dumps({"kind": "PodList", "metadata": {}, "items": [waits]}))
+    forbidden = "Error from server (Forbidden): pods is forbidden"
+    kubectl = fake_kubectl(
+        'case "$*" in\n'
+        "*watch=true*) exec sleep 60 ;;\n"
+        f"*gpunodes*) exec cat {nodes} ;;\n"
+        f"*namespaces/team-a/pods*) exec cat {pods} ;;\n"
+        f"*) echo '{forbidden} at the cluster scope' >&2; exit 1 ;;\n"
+        "esac"
+    )
+    page = tmp_path / "page.html"
+    process = subprocess.run(
+        [sys.executable, "-m", "kubectl_gpushare", "ui", "-n", "team-a", "--export", str(page)],
+        env=environment(KUBECTL_PATH=kubectl),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    model: Any = saved_model(page)[1]["model"]
+    assert [item["pod"] for item in model["queue"]["pods"]] == ["team-a/waiting"]
+    assert model["cluster"]["namespace"] == "team-a"
+    assert any("only those of team-a could be read" in note for note in model["notes"])
 
 
 def test_an_unreachable_cluster_is_one_sentence(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:
