@@ -171,7 +171,7 @@ def test_a_user_without_the_right_to_read_pods_sees_the_rest(
     model = saved_model(page)[1]["model"]
     assert isinstance(model, dict)
     assert model["totals"]["gpus"] == 12
-    assert model["cluster"] == {"name": "prod", "live": True}
+    assert (model["cluster"]["name"], model["cluster"]["live"]) == ("prod", True)
     assert 'user "eve" may not list pods' in model["queue"]["why"]
     assert 'user "eve" may not list pods' in model["absent"]["pods"]
 
@@ -182,7 +182,9 @@ def test_with_rights_in_one_namespace_its_queue_is_shown(fake_kubectl: Callable[
     nodes.write_text(json.dumps({"kind": "GPUNodeList", "metadata": {"resourceVersion": "7"}, "items": []}))
     waits = sample.gated("team-a/waiting", request="0.5")
     pods.write_text(json.dumps({"kind": "PodList", "metadata": {}, "items": [waits]}))
-    forbidden = "Error from server (Forbidden): pods is forbidden"
+    forbidden = (
+        'Error from server (Forbidden): pods is forbidden: User "eve" cannot list resource "pods" in API group ""'
+    )
     kubectl = fake_kubectl(
         'case "$*" in\n'
         "*watch=true*) exec sleep 60 ;;\n"
