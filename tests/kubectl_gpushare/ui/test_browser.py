@@ -16,10 +16,12 @@ import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, expect
 
+from gpushare.gpunode import Resize
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_server, saved_page
 from kubectl_gpushare.ui.page_state import PageState
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
+from tests.kubectl_gpushare.sample import GIB
 from tests.kubectl_gpushare.ui import story
 from tests.kubectl_gpushare.ui.conftest import MILLISECONDS, Visit
 
@@ -280,6 +282,36 @@ def test_idle_and_unknown_are_told_apart(play: Play, visit: Visit) -> None:
     expect(tile(page, "a/0")).to_contain_text("1 idle")
     dark = visit(play(story.fleet(2)).server.address)
     expect(dark.locator(".strip")).to_contain_text("n/a because agents were not asked")
+
+
+def test_lent_memory_is_drawn_and_not_free(play: Play, visit: Visit) -> None:
+    scene = story.busy()
+    first, second = scene.snapshot.nodes
+    entry = next(entry for entry in first.allocations if str(entry.pod) == "web/search")
+    share = dataclasses.replace(entry.shares[0], memory_limit_bytes=60 * GIB)
+    entries = (*(each for each in first.allocations if each is not entry), dataclasses.replace(entry, shares=(share,)))
+    lender = dataclasses.replace(first, allocations=entries, resizes=(Resize(entry.id, 0, 54 * GIB, 0),))
+    snapshot = dataclasses.replace(scene.snapshot, nodes=(lender, second))
+    page = visit(play(dataclasses.replace(scene, snapshot=snapshot)).server.address)
+    lent, hole = tile(page, "a/3").locator(".memory .lent"), tile(page, "a/3").locator(".memory .hole")
+    assert lent.evaluate("(each) => [each.style.left, each.style.width]") == ["55%", "12.5%"]
+    assert hole.evaluate("(each) => [each.style.left, each.style.width]") == ["67.5%", "32.5%"]
+    expect(tile(page, "a/3").locator(".memory .limit")).to_have_count(1)
+    expect(tile(page, "a/3")).to_contain_text("54/80Gi")
+    expect(tile(page, "a/3")).to_have_attribute("aria-label", re.compile("10Gi of it is lent.*lent 10Gi, limit 60Gi"))
+
+
+def test_an_empty_gpu_that_takes_nothing_says_why(play: Play, visit: Visit) -> None:
+    scene = story.busy()
+    empty = story.node("c")
+    gpus = (dataclasses.replace(empty.gpus[0], owner="other", unowned=True), *empty.gpus[1:])
+    nodes = (*scene.snapshot.nodes, dataclasses.replace(empty, gpus=gpus))
+    page = visit(
+        play(dataclasses.replace(scene, snapshot=dataclasses.replace(scene.snapshot, nodes=nodes))).server.address
+    )
+    expect(tile(page, "c/0").locator(".says")).to_have_text(re.compile("belongs to another device plugin"))
+    expect(tile(page, "c/0")).to_have_attribute("aria-label", re.compile("fits nothing new: belongs to another"))
+    expect(page.get_by_role("button", name="Full 1", exact=True)).to_be_visible()
 
 
 def test_no_rights_to_pods_leave_the_rest(play: Play, visit: Visit) -> None:
