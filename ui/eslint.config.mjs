@@ -14,7 +14,7 @@ export default tseslint.config(
     languageOptions: { parserOptions: { projectService: true, tsconfigRootDir: import.meta.dirname } },
     rules: {
       "no-restricted-properties": ["error", ...MARKUP.map((property) => ({ property, message: "use textContent" }))],
-      "no-restricted-globals": ["error", "eval", "localStorage", "sessionStorage"],
+      "no-restricted-globals": ["error", "eval", "localStorage"],
       "no-implied-eval": "error",
       "@typescript-eslint/restrict-template-expressions": ["error", { allowNumber: true }],
       "@typescript-eslint/no-non-null-assertion": "error",

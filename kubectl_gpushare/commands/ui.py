@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
+import html
 import os
 import sys
+import tempfile
 import threading
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -36,7 +41,8 @@ def command(port: int, no_browser: bool, export: str | None, usage: bool | None,
     with what would fit. Next to it wait the gated pods, with the reason and the nearest miss. The page follows the
     cluster until Ctrl-C.
 
-    The page is served on this machine alone, at an address with a secret token. It reads with your permissions, through
+    The page is served on this machine alone, at an address with a secret token. -n chooses the namespace that it shows
+    first, and whose pods it reads if you may not read those of all namespaces. It reads with your permissions, through
     kubectl, and changes nothing: it shows the commands to copy.
 
     With --export, the file has everything inside, and needs no server and no network. With --from, the page shows saved
@@ -82,19 +88,29 @@ def command(port: int, no_browser: bool, export: str | None, usage: bool | None,
         return
     server = page_server.PageServer(state, answers, port=port)
     stopped = threading.Event()
-    try:
+    with contextlib.ExitStack() as at_the_end:
+        at_the_end.callback(server.close)
+        at_the_end.callback(state.close)
         print(
             f"The page of {scene.cluster or 'the cluster'} is at\n\n  {server.address}\n\nCtrl-C ends it.", flush=True
         )
         if not no_browser:
-            _open(server.address, server.port)
+            _open(at_the_end.enter_context(_redirect(server.address)), server.port)
         if follower is None:
             stopped.wait()
         else:
             follower.run(state.publish, stopped)
-    finally:
-        state.close()
-        server.close()
+
+
+@contextlib.contextmanager
+def _redirect(address: str) -> Iterator[str]:
+    """Yield the address of a file that leads to `address`: all users see a browser's command line, and so the token."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-ui-") as folder:
+        path = Path(folder) / "open.html"
+        path.touch(mode=0o600)
+        leads = f'<meta http-equiv="refresh" content="0;url={html.escape(address)}">'
+        path.write_text(f"<!doctype html>{leads}<title>gpushare</title>\n")
+        yield path.as_uri()
 
 
 def _open(address: str, port: int) -> None:

@@ -59,7 +59,7 @@ class TreeAction:
             raise plugin_errors.PluginError(f"{flags} cannot be read: {error}") from error
         written = {name for name in context.params if context.get_parameter_source(name) is ParameterSource.COMMANDLINE}
         if written - self.allowed - {"name", "arguments", "namespace"}:
-            known = ", ".join(f"--{name}" for name in sorted(self.allowed))
+            known = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(self.allowed))
             raise plugin_errors.PluginError(f"only these flags can be used here: {known}")
         return context.params
 
@@ -138,6 +138,8 @@ class TreeActions:
         flags = [f"--request {quantity.format_compute(share.request_percent)}"]
         flags += [f"--limit {quantity.format_compute(share.limit_percent)}"]
         flags += [f"--memory {quantity.format_exactly(share.memory_bytes)}"]
+        if share.memory_limit_bytes:
+            flags += [f"--memory-limit {quantity.format_exactly(share.memory_limit_bytes)}"]
         if len(entry.shares) > 1:
             flags.insert(0, f"--container {printable.replaced(shlex.quote(share.containers[0]))}")
         name = row.subject[1]

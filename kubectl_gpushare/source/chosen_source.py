@@ -102,13 +102,20 @@ def everything(
     return with_storage(origin, snapshot, pods_to_place)
 
 
-def around(origin: Source, nodes: Iterable[GpuNode]) -> Snapshot:
-    """Return these GPUNodes with Nodes, all pods and the webhook's policy and mix, and a note for what is left out."""
+def around(origin: Source, nodes: Iterable[GpuNode], *, namespace: str = "") -> Snapshot:
+    """Return these GPUNodes with Nodes, all pods and the webhook's policy and mix, and a note for what is left out.
+
+    Without the right to read all pods, those of `namespace` are read, if it is given.
+    """
     from kubectl_gpushare.source.snapshot import Snapshot
 
     notes: list[str] = []
     node_objects = read(origin.node_objects, "nodes' readiness, taints, labels, CPU and memory", notes)
     pods = read(origin.everybody, "what pods take of their nodes", notes)
+    if pods is None and namespace and isinstance(origin, live_cluster.LiveCluster):
+        pods = read(lambda: origin.everybody_of(namespace=namespace), f"pods of {namespace}", notes, unsaved="")
+        if pods is not None:
+            notes.append(f"pods of other namespaces: only those of {namespace} could be read")
     profile = _profile(origin, notes)
     return Snapshot(tuple(nodes), pods, tuple(notes), node_objects=node_objects, profile=profile)
 

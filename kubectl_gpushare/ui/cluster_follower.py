@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -24,6 +25,7 @@ from kubectl_gpushare.ui.page_model import Scene
 _LOOK_SECONDS: Final = 0.5
 _LEAST_PAUSE_SECONDS: Final = 5.0
 _PAUSE_PER_READ: Final = 10  # so that reading takes at most a tenth of the time
+_ROUNDED_SECONDS: Final = 10  # the pause that the page is told: it changes seldom
 
 
 class ClusterFollower:
@@ -37,7 +39,16 @@ class ClusterFollower:
         self._feed = following.Feed(origin)
         self._due = 0.0  # monotonic
         self._trouble = ""
-        self.scene = Scene(Snapshot(()), time.time(), name or _context(origin), is_live=True, flags=flags)
+        self._pods_trouble = ""  # of the last read of the pods
+        self._namespace = chosen.namespace
+        self.scene = Scene(
+            Snapshot(()),
+            time.time(),
+            name or _context(origin),
+            is_live=True,
+            flags=flags,
+            namespace=chosen.namespace,
+        )
         self._read()
 
     def run(self, publish: Callable[[Scene], None], stopped: threading.Event) -> None:
@@ -57,23 +68,28 @@ class ClusterFollower:
 
     def _read(self, *, with_pods: bool = True) -> None:
         self._trouble = trouble = self._feed.trouble
+        pause = self.scene.pause_seconds
         nodes = tuple(self._feed.nodes)
         scene = dataclasses.replace(self.scene, at=time.time(), snapshot=self._with(nodes))
         if with_pods and not trouble and time.monotonic() >= min(self._due, self._due - _LEAST_PAUSE_SECONDS + 1):
             began = time.monotonic()
             try:
                 scene = self._around(nodes, scene)
+                self._pods_trouble = ""
             except plugin_errors.PluginError as error:
-                trouble = str(error)
+                self._pods_trouble = str(error)
             took = time.monotonic() - began
+            pause = (
+                math.ceil(max(_LEAST_PAUSE_SECONDS, took * (_PAUSE_PER_READ + 1)) / _ROUNDED_SECONDS) * _ROUNDED_SECONDS
+            )
             self._due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, took * _PAUSE_PER_READ)
-        self.scene = dataclasses.replace(scene, trouble=trouble)
+        self.scene = dataclasses.replace(scene, trouble=trouble or self._pods_trouble, pause_seconds=pause)
 
     def _with(self, nodes: tuple[GpuNode, ...]) -> Snapshot:
         return dataclasses.replace(self.scene.snapshot, nodes=nodes)
 
     def _around(self, nodes: tuple[GpuNode, ...], scene: Scene) -> Scene:
-        snapshot = chosen_source.around(self._origin, nodes)
+        snapshot = chosen_source.around(self._origin, nodes, namespace=self._namespace)
         wanted = [node.name for node in nodes if node.gpus]
         if self._usage is False:
             why = "--no-usage was given"

@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
 
+import click
+
 from gpushare import contract, errors, isolation, pod
 from gpushare.defragmentation import evicting, goals
 from gpushare.defragmentation.moves import DefragPlan
@@ -51,7 +53,7 @@ class PageAnswers:
         self._origin = origin
         self._chosen = chosen
         self._scene = scene
-        self._lock = threading.Lock()  # a World is not thread-safe
+        self._lock = threading.Lock()  # a World is not thread-safe, and several tabs may ask at once
         self._world: tuple[Snapshot, World] | None = None
         self._answers = {"why": self._why, "fit": self._fit, "defrag": self._defrag, "describe": self._describe}
 
@@ -61,8 +63,11 @@ class PageAnswers:
     def answer(self, name: str, question: Question) -> Json:
         """Return the answer, or `error` with a sentence."""
         try:
-            return self._answers[name](question)
-        except (plugin_errors.PluginError, errors.RequestError) as error:
+            with self._lock:
+                return self._answers[name](question)
+        except click.ClickException as error:
+            return {"error": error.format_message()}
+        except (plugin_errors.PluginError, errors.GpushareError) as error:
             return {"error": str(error)}
 
     def _why(self, question: Question) -> Json:
@@ -94,9 +99,13 @@ class PageAnswers:
         scene, kind, name = self._scene(), question.get("kind", ""), question.get("name", "")
         if kind not in describe.FINDERS:
             raise plugin_errors.PluginError(f'invalid kind "{kind}": must be one of {", ".join(describe.FINDERS)}')
+        namespace, _, rest = name.rpartition("/")
+        parts = {"pod": (namespace, rest), "node": (name,)}.get(kind, ())
+        if not name or not all(map(options.is_name, parts)):
+            raise plugin_errors.PluginError(f'"{name}" cannot be the name of a {kind}')
         words, chosen = [kind, name], self._chosen
         if kind == "pod":
-            namespace, _, name = name.rpartition("/")
+            name = rest
             chosen, words = dataclasses.replace(chosen, namespace=namespace), [kind, name, "-n", namespace]
         (page, _), *_ = describe.FINDERS[kind](self._origin, name, chosen)
         return {"page": page_json(page()), "command": page_model.command(scene, "describe", *words)}
@@ -111,10 +120,9 @@ class PageAnswers:
         metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
         asked = RequestingPod.from_manifest({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
         words = [f"--{name}={question[name]}" for name in ASKED if question.get(name)]
-        with self._lock:
-            world = self._current_world(scene.snapshot)
-            found = capacity.answer(world, [capacity.PodBatch("", asked, 1)])
-            fits, counts, verdicts = _verdicts(world, asked, question.get("gpu", ""))
+        world = self._current_world(scene.snapshot)
+        found = capacity.answer(world, [capacity.PodBatch("", asked, 1)])
+        fits, counts, verdicts = _verdicts(world, asked, question.get("gpu", ""))
         return {
             "page": page_json(fit.page(found, list(scene.snapshot.notes))),
             "best": [gpu for where in found.fits[0].gpus for gpu in _each_gpu(where)],

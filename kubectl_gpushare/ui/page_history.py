@@ -14,14 +14,15 @@ from gpushare import contract, ledger, pod, quantity
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare.source.snapshot import Snapshot, message_of
-from kubectl_gpushare.views import tenants
+from kubectl_gpushare.views import as_kubectl, tenants
 
 Json = dict[str, Any]
 EventJson = Mapping[str, Any]
 
 BACK_SECONDS: Final = 3600
 _STEP_SECONDS: Final = 120
-MAX_POINTS: Final = 2000
+MAX_POINTS: Final = 2000  # as ui/src/store.ts; with one a minute before the last hour, they are of about a day
+_COARSE_SECONDS: Final = 60
 MAX_CHANGES: Final = 200
 # Events that the list of changes shows, on pods and on GPUNodes.
 TOLD: Final = frozenset(
@@ -57,8 +58,9 @@ def before(snapshot: Snapshot, events: Sequence[EventJson] | None, now: float) -
     if snapshot.pods is None:
         return []
     pods = tenants.Pods.from_snapshot(snapshot)
+    placed = _placed(events)
     began = [
-        (_began(pods.holder(entry)), ledger.held_in_all(entry)[0])
+        (_placed_at(entry, pods, placed), ledger.held_in_all(entry)[0])
         for gpu_node in snapshot.nodes
         for entry in gpu_node.allocations
         if not entry.is_backfill_reservation
@@ -70,7 +72,7 @@ def before(snapshot: Snapshot, events: Sequence[EventJson] | None, now: float) -
         points.append(
             {
                 "at": round(at),
-                "allocated": sum(percent for since, percent in began if since <= at) / 100,
+                "allocated": sum(percent for since, percent in began if 0 < since <= at) / 100,
                 "used": None,
                 "stranded": None,
                 "waiting": None if events is None else sum(since <= at < until for since, until in waits),
@@ -80,7 +82,37 @@ def before(snapshot: Snapshot, events: Sequence[EventJson] | None, now: float) -
     return points
 
 
-def _began(manifest: pod.PodJson | None) -> float:
+def thinned(points: Sequence[Json]) -> list[Json]:
+    """Return all points of the last hour, one a minute of those before, and at most MAX_POINTS."""
+    kept: list[Json] = []
+    minute = -1
+    for each in points:
+        its = each["at"] // _COARSE_SECONDS
+        if each["at"] >= points[-1]["at"] - BACK_SECONDS or its != minute:
+            kept.append(each)
+        minute = its
+    return kept[-MAX_POINTS:]
+
+
+def _placed(events: Sequence[EventJson] | None) -> dict[str, float]:
+    """Return when each pod was last placed, by `namespace/name`, as Events tell."""
+    placed: dict[str, float] = {}
+    for event in events or ():
+        if event.get("reason") == contract.EVENT_PLACED:
+            placed[_name(event)] = max(placed.get(_name(event), 0.0), _when(event))
+    return placed
+
+
+def _placed_at(entry: Allocation, pods: tenants.Pods, placed: Mapping[str, float]) -> float:
+    """Return since when a share is held: its Event, else the start of its pod; 0 if neither is known."""
+    manifest = pods.holder(entry)
+    if manifest is None:
+        return 0.0
+    at = placed.get(str(entry.pod), 0.0)  # perhaps of an earlier pod of this name
+    return at if at and at >= _created(manifest) else _seconds(as_kubectl.pod_started(manifest))
+
+
+def _created(manifest: pod.PodJson | None) -> float:
     return _seconds(str(((manifest or {}).get("metadata") or {}).get("creationTimestamp") or ""))
 
 
@@ -88,7 +120,7 @@ def _waits(pods: Iterable[pod.PodJson], events: Sequence[EventJson] | None) -> I
     """Yield from when to when each pod was gated (Unix seconds): gated pods until now, and placed ones by Events."""
     for manifest in pods:
         if contract.SCHEDULING_GATE in pod.gates(manifest):
-            yield _began(manifest), float("inf")
+            yield _created(manifest), float("inf")
     gated: dict[tuple[str, str], float] = {}
     for event in sorted(events or (), key=_when):
         about = event.get("involvedObject") or event.get("regarding") or {}
@@ -121,7 +153,9 @@ def compare(old: Iterable[GpuNode], new: Iterable[GpuNode], now: float) -> list[
     for after in new:
         first = earlier.pop(after.name, None)
         if first is None:
-            changes.append(_change(now, "NodeAppeared", after.name, f"{len(after.gpus)} GPUs"))
+            changes.append(
+                _change(now, "NodeAppeared", after.name, f"{len(after.gpus)} GPU{'s' * (len(after.gpus) != 1)}")
+            )
         elif first is not after:
             changes += _on_node(first, after, now)
     changes += [_change(now, "NodeGone", name, "its GPUNode was deleted", trouble=True) for name in earlier]

@@ -48,6 +48,8 @@ class Scene:
     trouble: str = ""  # why it may be out of date
     usage_at: float | None = None
     why_no_usage: str = ""
+    namespace: str = ""  # that the page shows first; empty: all
+    pause_seconds: int = 0  # between two reads of a live cluster
 
 
 def command(scene: Scene, *words: str) -> str:
@@ -93,7 +95,11 @@ class ModelBuilder:
         return {
             "format": 1,
             "at": round(scene.at, 1),
-            "cluster": {"name": scene.cluster, "live": scene.is_live},
+            "cluster": {
+                "name": scene.cluster,
+                "live": scene.is_live,
+                **_some(namespace=scene.namespace, pause=scene.pause_seconds),
+            },
             "trouble": scene.trouble,
             "absent": _absent(scene),
             "notes": list(snapshot.notes),
@@ -107,15 +113,16 @@ class ModelBuilder:
 
 
 def node_item(row: node_table.NodeRow, pods: tenants.Pods, pool: str) -> Json:
+    loans = row.node.lent()
     return {
         "name": row.node.name,
         "pool": pool,
-        "gpus": [gpu_item(gpu, pods) for gpu in row.gpus],
+        "gpus": [gpu_item(gpu, pods, loans) for gpu in row.gpus],
         **_some(status=list(row.statuses), reason=row.reason),
     }
 
 
-def gpu_item(gpu: GpuSummary, pods: tenants.Pods) -> Json:
+def gpu_item(gpu: GpuSummary, pods: tenants.Pods, loans: Mapping[tuple[str, int], int]) -> Json:
     device, (free, stranded), fits = gpu.gpu, gpu.parts, gpu.largest
     measured = gpu.measured
     return {
@@ -131,32 +138,38 @@ def gpu_item(gpu: GpuSummary, pods: tenants.Pods) -> Json:
             gone=gpu.gone,
             cordoned=device.cordoned,
             ill=not device.healthy,
+            trouble=_is_trouble(gpu),
             held=[gpu.used.request_percent, gpu.used.memory_bytes] if gpu.used.holders else [],
             free=list(gpu.free) if any(gpu.free) else [],
             fits=cell_figures.share(*fits).replace("+", " + ") if fits else "",
             stranded=round(stranded / free, 3) if free else 0,
             strandedGpus=round(stranded, 4),
-            shares=[_share(gpu, holder, pods) for holder in gpu.used.holders],
+            shares=[_share(gpu, holder, pods, loans) for holder in gpu.used.holders],
             devices=[f"{given.namespace}/{given.pod}: {given.count} {given.resource}" for given in gpu.devices or ()],
         ),
         **({} if measured is None else {"used": _used_pair(measured.memory_bytes, measured)}),
     }
 
 
-def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods) -> Json:
+def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods, loans: Mapping[tuple[str, int], int]) -> Json:
     if len(holder.shares) == 1:  # nearly all
         percent, memory_bytes = holder.shares[0].held_percent, holder.shares[0].held_bytes
     else:
         percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
     there = [share for share in holder.shares if gpu.gpu.uuid in share.gpu_uuids]
     limit = max((share.limit_percent for share in there), default=100)
+    memory_limit = max((share.memory_limit_bytes or 0 for share in there), default=0)
     used = None
     if pods.usage is not None and gpu.measured is not None:
         used = pods.usage.of_pod(gpu.node, holder.pod.namespace, holder.pod.name, [gpu.gpu.uuid])
     manifest = pods.holder(holder)
     state = as_kubectl.pod_state(manifest) if manifest else "Gone" if pods.known else ""
-    if holder.reserved_until is not None:
-        state = "Held" if holder.is_backfill_reservation else "Reserved"
+    if holder.is_nomination:
+        state = "Nominated"
+    elif holder.is_backfill_reservation:
+        state = "Held"
+    elif holder.reserved_until is not None:
+        state = "Reserved"
     is_idle = used is not None and not used.bound and used.compute_percent < IDLE_PERCENT and percent > 0
     return {
         "pod": str(holder.pod),
@@ -166,7 +179,9 @@ def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods) -> Json:
             limit=limit if limit < 100 else 0,
             state="" if state == "Running" else state,
             hold=holder.is_backfill_reservation,
-            idle=is_idle and holder.reserved_until is None,
+            idle=is_idle and not holder.is_backfill_reservation and holder.reserved_until is None,
+            lent=tenants.lent_to(holder, gpu.gpu.uuid, loans),
+            memoryLimit=memory_limit if memory_limit > memory_bytes else 0,
             isolation="" if holder.labels.isolation.value == "arbiter" else holder.labels.isolation.value,
             since=_seconds(as_kubectl.pod_started(manifest)) if manifest else None,
         ),
@@ -212,7 +227,9 @@ def totals(gpus: Sequence[GpuSummary], total: gpu_summary.Sum, nodes: Iterable[J
 
 
 def _is_trouble(gpu: GpuSummary) -> bool:
-    return gpu.gone or gpu.over_committed or not gpu.gpu.healthy or gpu.unavailable is not None
+    """Whether something is wrong with the GPU or its node; a cordon is a person's choice."""
+    is_lost = gpu.unavailable is not None and gpu.unavailable.word != "NodeCordoned"
+    return gpu.gone or gpu.over_committed or not gpu.gpu.healthy or is_lost
 
 
 def queue(scene: Scene) -> Json:

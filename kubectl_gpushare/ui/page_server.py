@@ -1,8 +1,8 @@
 """Serves the page on loopback: the page, the model, its changes as server-sent events, and answers. Read-only.
 
-Other users of this machine and any web site in the same browser can reach a loopback port. So each request must have
-the token of the address, name this server as its host (against DNS rebinding), and come from no other origin; the page
-itself may load nothing from anywhere else.
+Other users of this machine and any web site in the same browser can reach a loopback port. So each request must name
+this server as its host (against DNS rebinding), and come from no other origin; whatever tells of the cluster needs the
+token of the address, too. The page itself is empty, and may load nothing from anywhere else.
 """
 
 from __future__ import annotations
@@ -94,11 +94,18 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path, _, query = self.path.partition("?")
-        asked = {key: found[0] for key, found in urllib.parse.parse_qs(query, max_num_fields=20).items()}
-        if wrong := self._wrong(asked.pop("token", "")):
-            self._send(HTTPStatus.FORBIDDEN, wrong.encode(), "text/plain; charset=utf-8")
-        elif path == "/":
+        if wrong := self._wrong():
+            self._refuse(wrong)
+            return
+        if path == "/":  # has nothing of the cluster in it; a reload has no token in its address
             self._send(HTTPStatus.OK, self.page, "text/html; charset=utf-8")
+            return
+        try:
+            asked = {key: found[0] for key, found in urllib.parse.parse_qs(query, max_num_fields=20).items()}
+        except ValueError:
+            asked = {}
+        if not hmac.compare_digest(asked.pop("token", "").encode(errors="replace"), self.token.encode()):
+            self._refuse("the token is missing or wrong: open the address that `kubectl gpushare ui` prints")
         elif path == "/cluster":
             self._send(HTTPStatus.OK, self.state.whole(), _JSON)
         elif path == "/changes":
@@ -108,15 +115,16 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._send(HTTPStatus.NOT_FOUND, b"no such page", "text/plain; charset=utf-8")
 
-    def _wrong(self, token: str) -> str:
+    def _refuse(self, why: str) -> None:
+        self._send(HTTPStatus.FORBIDDEN, why.encode(), "text/plain; charset=utf-8")
+
+    def _wrong(self) -> str:
         """Return why this request is rejected, or an empty string."""
         if self.headers.get("Host") not in self.hosts:
             return "this server answers only at the address that `kubectl gpushare ui` prints"
         origin = self.headers.get("Origin")
         if origin is not None and origin.partition("://")[2] not in self.hosts:
             return "another site may not read this page"
-        if not hmac.compare_digest(token.encode(), self.token.encode()):
-            return "the token is missing or wrong: open the address that `kubectl gpushare ui` prints"
         return ""
 
     def _send(self, status: HTTPStatus, body: bytes, content_type: str) -> None:

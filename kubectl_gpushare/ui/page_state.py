@@ -45,7 +45,7 @@ class PageState:
                 self._points[-1] = {**point, "at": self._points[-1]["at"]}
             else:
                 self._points.append(point)
-            self._points = self._points[-page_history.MAX_POINTS :]
+            self._points = page_history.thinned(self._points)
             self._changes = [*self._changes, *new][-page_history.MAX_CHANGES :]
             self._version += 1
             if self._model:

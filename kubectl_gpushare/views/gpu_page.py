@@ -49,8 +49,9 @@ def node(described: GpuNode, snapshot: Snapshot, *, now: float) -> Page:
     shares = tenants.table(row.gpus, order, tenants.Pods.from_snapshot(snapshot), now=now)
     models = node_table.counted(gpu.gpu.model for gpu in row.gpus if not gpu.gone)
     blocks: list[Block] = []
+    loans = described.lent()
     for gpu in row.gpus:
-        blocks += [gpu_line(gpu), *(tenants.pictures(gpu, order) if gpu.shared or gpu.used.holders else ())]
+        blocks += [gpu_line(gpu), *(tenants.pictures(gpu, order, loans) if gpu.shared or gpu.used.holders else ())]
     return (
         *field("Name", described.name),
         *section("Problems", gpu_summary.ledger_problems([described], row.gpus), "bad"),
@@ -100,7 +101,9 @@ def gpu(gpu: GpuSummary, owner: GpuNode, snapshot: Snapshot, *, now: float) -> P
         *field("Lent", *_lent(gpu, owner)),
         *field("Free", _free(gpu)),
         *field("Exclusive To", *(f"pods with the exclusion label {label}" for label in labels)),
-        Section("Tenants", (*tenants.pictures(gpu, order), shares) if shares.rows else _devices(gpu, snapshot)),
+        Section(
+            "Tenants", (*tenants.pictures(gpu, order, owner.lent()), shares) if shares.rows else _devices(gpu, snapshot)
+        ),
         *as_kubectl.events_section(as_kubectl.events_of_gpu(snapshot.events, device, gpu.name), now=now),
         *section("Not Shown", snapshot.notes, "warn"),
     )
@@ -181,13 +184,9 @@ def _allocated(total: gpu_summary.Sum) -> str:
 
 def _lent(gpu: GpuSummary, owner: GpuNode) -> list[str]:
     """Return a line for each pod that is lent memory of the GPU beyond its own."""
-    lines = []
     loans = owner.lent()
-    for holder in gpu.used.holders:
-        on_gpu = (at for at, share in enumerate(holder.shares) if gpu.gpu.uuid in share.gpu_uuids)
-        if lent_bytes := sum(loans.get((holder.id, at), 0) for at in on_gpu):
-            lines.append(f"{quantity.format_bytes(lent_bytes)} to {holder.pod}, beyond its memory")
-    return lines
+    lent = ((holder.pod, tenants.lent_to(holder, gpu.gpu.uuid, loans)) for holder in gpu.used.holders)
+    return [f"{quantity.format_bytes(size)} to {name}, beyond its memory" for name, size in lent if size]
 
 
 def _isolations(gpu: GpuSummary) -> str:

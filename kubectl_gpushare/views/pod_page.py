@@ -211,9 +211,10 @@ def _shares(described: DescribedPod, entry: Allocation, snapshot: Snapshot, now:
     order = tenants.letters(held)
     if entry.id not in order:
         return ()  # the allocation names no GPU: possible only in a file
+    loans = described.owner.lent() if described.owner else {}
     blocks: list[Block] = []
     for gpu in held:
-        blocks += [f"{gpu.node}/{described_gpus.gpu_line(gpu)}", *tenants.pictures(gpu, order)]
+        blocks += [f"{gpu.node}/{described_gpus.gpu_line(gpu)}", *tenants.pictures(gpu, order, loans)]
     table = tenants.table(held, order, tenants.Pods.from_snapshot(snapshot), now=now)
     return (Section(f"GPUs (this pod is {letter(order[entry.id])})", tuple(blocks)), Section("Tenants", (table,)))
 

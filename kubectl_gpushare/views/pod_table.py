@@ -86,16 +86,17 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 
 def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
     there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.summarize(snapshot.nodes)}
-    holders = _holders(snapshot)
+    holders, loans = _holders(snapshot), _loans(snapshot.nodes)
     rows = []
     for manifest in snapshot.pods or ():
         namespace, name = pod.namespaced_name(manifest)
         entry = holders.pop(pod.uid(manifest), None) or holders.pop(f"{namespace}/{name}", None)
         if entry is not None or (pod.asks_for_share(manifest) and not pod.is_terminal(manifest)):
-            rows.append(_made(namespace, name, manifest, entry, there, snapshot))
+            lent = _lent(entry, loans) if entry else 0
+            rows.append(_made(namespace, name, manifest, entry, there, snapshot, lent))
     if not (chosen and chosen.selector):  # the labels of an unread pod are unknown
         rows += [
-            _made(entry.pod.namespace, entry.pod.name or UNNAMED, None, entry, there, snapshot)
+            _made(entry.pod.namespace, entry.pod.name or UNNAMED, None, entry, there, snapshot, _lent(entry, loans))
             for entry in holders.values()
             if not chosen or not chosen.namespace or entry.pod.namespace == chosen.namespace
         ]
@@ -109,7 +110,9 @@ def on_gpu(entry: Allocation, manifest: pod.PodJson | None, gpu: gpu_summary.Gpu
     uuid = gpu.gpu.uuid
     shares = tuple(dataclasses.replace(share, gpu_uuids=(uuid,)) for share in entry.shares if uuid in share.gpu_uuids)
     part = dataclasses.replace(entry, shares=shares)
-    return _made(entry.pod.namespace, entry.pod.name or UNNAMED, manifest, part, {uuid: gpu}, snapshot)
+    owner = next((node for node in snapshot.nodes if node.name == gpu.node), None)
+    lent = _lent(entry, owner.lent(), uuid) if owner is not None and owner.resizes else 0
+    return _made(entry.pod.namespace, entry.pod.name or UNNAMED, manifest, part, {uuid: gpu}, snapshot, lent)
 
 
 def table(rows: Sequence[PodRow], *, now: float, namespaces: bool = True, with_used: bool = False) -> Table:
@@ -174,6 +177,7 @@ def _made(
     entry: Allocation | None,
     there: Mapping[str, gpu_summary.GpuSummary],
     snapshot: Snapshot,
+    lent_bytes: int,
 ) -> PodRow:
     held = tuple(there[uuid] for uuid in entry.gpu_uuids if uuid in there) if entry else ()
     shared = [gpu.gpu.uuid for gpu in held if gpu.shared]
@@ -184,15 +188,19 @@ def _made(
         state = "Reserved"
     else:
         state = UNKNOWN if snapshot.pods is None else "Gone"
-    return PodRow(namespace, name, manifest, entry, held, state, used, _lent(entry, held, snapshot))
+    return PodRow(namespace, name, manifest, entry, held, state, used, lent_bytes)
 
 
-def _lent(entry: Allocation | None, held: Sequence[gpu_summary.GpuSummary], snapshot: Snapshot) -> int:
-    if entry is None or not held:
-        return 0
-    owner = next(node for node in snapshot.nodes if node.name == held[0].node)
-    loans = owner.lent()
-    return sum(loans.get((entry.id, at), 0) * len(share.gpu_uuids) for at, share in enumerate(entry.shares))
+def _loans(nodes: Sequence[GpuNode]) -> dict[tuple[str, int], int]:
+    return {share: lent_bytes for node in nodes for share, lent_bytes in node.lent().items()}
+
+
+def _lent(entry: Allocation, loans: Mapping[tuple[str, int], int], uuid: str = "") -> int:
+    """Return the bytes that a pod is lent on all its GPUs, or on the GPU `uuid`."""
+    return sum(
+        loans.get((entry.id, position), 0) * sum(uuid in {"", held} for held in share.gpu_uuids)
+        for position, share in enumerate(entry.shares)
+    )
 
 
 def _row(row: PodRow, now: float) -> Row:

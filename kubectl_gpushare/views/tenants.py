@@ -64,12 +64,15 @@ def letters(gpus: Iterable[GpuSummary]) -> dict[str, int]:
     return positions
 
 
-def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Picture]:
+def pictures(
+    gpu: GpuSummary, order: Mapping[str, int], loans: Mapping[tuple[str, int], int]
+) -> tuple[Picture, Picture]:
+    """Return what the tenants hold of the GPU; of memory also what they are lent (`loans`: `GpuNode.lent`)."""
     compute, memory = [], []
     for holder in gpu.used.holders:
         percent, memory_bytes = ledger.held(holder, gpu.gpu.uuid)
         compute.append((order[holder.id], percent))
-        memory.append((order[holder.id], memory_bytes))
+        memory.append((order[holder.id], memory_bytes + lent_to(holder, gpu.gpu.uuid, loans)))
 
     def picture(
         label: str, parts: list[tuple[int, int]], used: int, total: int, write: Callable[[int], str]
@@ -77,10 +80,17 @@ def pictures(gpu: GpuSummary, order: Mapping[str, int]) -> tuple[Picture, Pictur
         return Picture(label, tuple(parts), total, f"{write(used)} of {write(total)}", used > total)
 
     total = 0 if gpu.gone else 100
-    return (
-        picture("compute", compute, gpu.used.request_percent, total, quantity.format_compute),
-        picture("memory", memory, gpu.used.memory_bytes, gpu.gpu.memory_bytes, quantity.format_bytes),
-    )
+    drawn = picture("memory", memory, gpu.used.memory_bytes, gpu.gpu.memory_bytes, quantity.format_bytes)
+    if lent_bytes := gpu.used.lent_bytes:
+        drawn = drawn._replace(caption=f"{drawn.caption}, {quantity.format_bytes(lent_bytes)} of it lent")
+    return picture("compute", compute, gpu.used.request_percent, total, quantity.format_compute), drawn
+
+
+def lent_to(holder: Allocation, uuid: str, loans: Mapping[tuple[str, int], int]) -> int:
+    """Return the bytes that a pod is lent on the GPU beyond its own."""
+    if not loans:
+        return 0
+    return sum(loans.get((holder.id, at), 0) for at, share in enumerate(holder.shares) if uuid in share.gpu_uuids)
 
 
 def table(gpus: Sequence[GpuSummary], order: Mapping[str, int], pods: Pods, *, now: float) -> Table:

@@ -36,6 +36,19 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
+/** Replace only the children that differ, and keep the focus: what a person reads, or hears read, stays as it is. */
+export function patch(parent: Element, children: readonly Element[]): void {
+  const active = document.activeElement;
+  const focused = active && parent.contains(active) ? active.id : "";
+  children.forEach((made, position) => {
+    const there = parent.children[position];
+    if (!there) parent.append(made);
+    else if (!there.isEqualNode(made)) there.replaceWith(made);
+  });
+  while (parent.children.length > children.length) parent.lastElementChild?.remove();
+  if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
 const SVG = "http://www.w3.org/2000/svg";
 
 export function svg(tag: string, attributes: Record<string, string | number>, ...children: Node[]): SVGElement {

@@ -1,6 +1,5 @@
 // Many GPUs: a dot each, on a canvas that is as large as the window and drawn again while it scrolls.
 import { shown } from "./dom";
-import { severity } from "./format";
 import type { Ref, Store } from "./store";
 
 export const DOT = 13;
@@ -85,8 +84,7 @@ function dot(pen: CanvasRenderingContext2D, ref: Ref, x: number, y: number, colo
     pen.fillStyle = colour.used;
     if (used) pen.fillRect(x, y + side - used, side, used);
   }
-  const worst = (gpu.status ?? []).map(severity);
-  if (worst.includes("bad")) {
+  if (gpu.trouble) {
     pen.strokeStyle = colour.bad;
     pen.lineWidth = 2;
     pen.beginPath();
@@ -95,7 +93,7 @@ function dot(pen: CanvasRenderingContext2D, ref: Ref, x: number, y: number, colo
     pen.moveTo(x + side - 1, y + 1);
     pen.lineTo(x + 1, y + side - 1);
     pen.stroke();
-  } else if (worst.length) {
+  } else if (gpu.status?.length) {
     pen.strokeStyle = colour.ink;
     pen.lineWidth = 1;
     pen.beginPath();

@@ -37,7 +37,7 @@ export function gpuName(node: NodeItem, gpu: Gpu): string {
   return `${node.name}/${gpu.gone ? gpu.uuid : gpu.index}`;
 }
 
-/** The order of trouble: words in red, words in amber, and the rest, which are facts. */
+/** How words look: red, amber, and the rest, which are facts. Whether a GPU is in trouble, the model says. */
 const BAD = new Set(["Unhealthy", "Gone", "OverCommitted", "NotReady", "NoNode", "NoAgent", "Unreadable"]);
 const FACTS = new Set(["Excluding", "Held", "Cordoned", "NodeCordoned", "Changing"]);
 
@@ -48,6 +48,11 @@ export function severity(word: string): "bad" | "warn" | "fact" {
 
 export function isShared(gpu: Gpu): boolean {
   return !gpu.mode && !gpu.gone;
+}
+
+/** Why a GPU that takes shares takes none now: by its own reason; it is full only if something is on it. */
+export function takesNothing(gpu: Gpu): string {
+  return gpu.reason ?? (gpu.held ? "full" : "takes nothing");
 }
 
 /** One GPU as a sentence, for screen readers and as a tooltip. */
@@ -62,9 +67,18 @@ export function sentence(node: NodeItem, gpu: Gpu, whyNoUse: string): string {
       ? `used ${gpu.used[0] === null ? "n/a" : `${trimmed(gpu.used[0], 0)}%`} and ${bytes(gpu.used[1])}`
       : `use n/a, because ${whyNoUse || "nothing measures it"}`;
     parts.push(`compute ${percent}% and memory ${bytes(held)} of ${bytes(gpu.bytes)} allocated; ${use}`);
-    parts.push(gpu.fits ? `fits ${gpu.fits}` : "fits nothing new");
+    const lent = (gpu.shares ?? []).reduce((sum, share) => sum + (share.lent ?? 0), 0);
+    if (lent) parts.push(`${bytes(lent)} of it is lent and may be taken back`);
+    const why = gpu.status?.length ? "" : takesNothing(gpu);
+    parts.push(gpu.fits ? `fits ${gpu.fits}` : `fits nothing new${why && why !== "full" ? `: ${why}` : ""}`);
   }
-  const pods = (gpu.shares ?? []).map((share) => `${share.pod}${share.idle ? " (idle)" : ""}`);
-  if (pods.length) parts.push(`pods: ${pods.join(", ")}`);
+  const [held, here] = [[] as string[], [] as string[]];
+  for (const share of gpu.shares ?? []) {
+    const more = share.lent ? ` (lent ${bytes(share.lent)}${share.memoryLimit ? `, limit ${bytes(share.memoryLimit)}` : ""})` : "";
+    if (share.hold) held.push(share.pod);
+    else here.push(`${share.pod}${share.idle ? " (idle)" : ""}${more}`);
+  }
+  if (here.length) parts.push(`pods: ${here.join(", ")}`);
+  if (held.length) parts.push(`reserved for ${held.join(", ")}`);
   return parts.join("; ");
 }

@@ -28,6 +28,7 @@ export function keys(store: Store, map: GpuMap, panel: Panel): HTMLDialogElement
     { keys: ["f"], text: "ask what fits", act: () => focus("request") },
     { keys: ["ArrowLeft", "ArrowRight", "ArrowUp", "ArrowDown"], text: "move over the map", act: () => undefined },
     { keys: ["Enter"], text: "describe the GPU under the cursor", act: () => map.cursor && panel.open(`gpu:${map.cursor}`) },
+    { keys: ["n"], text: "describe its node", act: () => map.cursor && panel.open(`node:${map.cursor.slice(0, map.cursor.lastIndexOf("/"))}`) },
     { keys: ["j"], text: "next waiting pod", act: () => waiting(1) },
     { keys: ["k"], text: "previous waiting pod", act: () => waiting(-1) },
     { keys: ["p"], text: "plan moves", act: () => void panel.makePlan("") },

@@ -1,6 +1,6 @@
 // The page of `kubectl gpushare ui`: puts its parts together and draws them again after every change.
 import { brick } from "./brick";
-import { el, shown, write } from "./dom";
+import { el, patch, shown, write } from "./dom";
 import { clock } from "./format";
 import { keys } from "./keys";
 import { GpuMap } from "./map";
@@ -18,6 +18,7 @@ const STATUSES: readonly { status: Status; text: string }[] = [
   { status: "other", text: "Other modes" },
 ];
 const TYPING_MILLISECONDS = 250;
+const SILENT_SECONDS = 30; // beyond the usual pause, after which the state is called old
 
 const store = new Store();
 const source = new Source(store);
@@ -30,7 +31,7 @@ const help = keys(store, map, panel);
 const alerts = el("div", { class: "alerts", role: "status", "aria-live": "polite" });
 const cluster = el("span", { class: "cluster" });
 const state = el("span", { class: "state" });
-const figures = el("div", {});
+const figures = el("section", { "aria-label": "Totals" });
 const statuses = el("div", { class: "statuses", role: "group", "aria-label": "Show GPUs" });
 const namespaces = el("select", { id: "namespace", "aria-label": "Namespace", change: () => store.set({ ns: namespaces.value }) });
 const answer = el("span", { class: "fit-answer", role: "status" });
@@ -90,21 +91,24 @@ store.onChange(() => {
   const { model } = store;
   document.documentElement.dataset["theme"] = store.view.theme;
   document.body.classList.toggle("lost", store.lost !== "");
-  alerts.replaceChildren(...warnings().map(([style, text]) => el("p", { class: style }, text)));
+  patch(alerts, warnings().map(([style, text]) => el("p", { class: style }, text)));
   if (!model) {
     state.textContent = store.lost ? "" : "Reading the cluster …";
     return;
   }
   document.title = shown(`gpushare · ${model.cluster.name || "cluster"}`);
   write(cluster, model.cluster.name);
-  state.textContent = source.saved ? `saved ${new Date(model.at * 1000).toLocaleString()}` : model.cluster.live ? `live, ${clock(model.at)}` : `from a file, ${clock(model.at)}`;
-  state.className = `state ${store.lost || model.trouble ? "old" : model.cluster.live ? "live" : ""}`;
+  sayHowOld();
   if (model.version !== version) {
     if (version >= 0) panel.forget();
     else if (store.view.fit) void panel.askFit(store.view.fit);
-    if (version < 0) reopen();
+    if (version < 0) {
+      if (model.cluster.namespace && !store.view.ns) store.set({ ns: model.cluster.namespace });
+      reopen();
+    }
     version = model.version;
-    figures.replaceChildren(strip(model, (status) => store.set({ show: status })));
+    figures.className = "strip";
+    patch(figures, strip(model, (status) => store.set({ show: status })));
     fillNamespaces();
   }
   const found = store.found();
@@ -116,6 +120,19 @@ store.onChange(() => {
   map.update(found);
   panel.update();
 });
+
+/** Say how old the state is. A server that reads nothing any more looks like a cluster in which nothing happens. */
+function sayHowOld(): void {
+  const { model } = store;
+  if (!model) return;
+  const silent = Math.round((Date.now() - store.heardAt) / 1000);
+  const isOld = model.cluster.live && !source.saved && silent > SILENT_SECONDS + (model.cluster.pause ?? 0);
+  const live = isOld ? `no news for ${silent} s` : `live, ${clock(model.at)}`;
+  const text = source.saved ? `saved ${new Date(model.at * 1000).toLocaleString()}` : model.cluster.live ? live : `from a file, ${clock(model.at)}`;
+  if (state.textContent !== text) state.textContent = text;
+  state.className = `state ${store.lost || model.trouble || isOld ? "old" : model.cluster.live ? "live" : ""}`;
+}
+setInterval(sayHowOld, 5000);
 
 function reopen(): void {
   const { sel, tab } = store.view;

@@ -1,11 +1,12 @@
 // The panel beside the map: the queue, what fits, the plan, what changed, and the words of `describe` and `why`.
-import { command, el, write } from "./dom";
+import { command, el, patch, write } from "./dom";
 import { ago, clock } from "./format";
 import { request } from "./request";
+import { note, number, page } from "./sections";
 import type { Source } from "./source";
 import type { Store, Tab } from "./store";
 import { chart, reading } from "./strip";
-import type { Answer, FitAnswer, Grid, Page, PlanAnswer, Waiting, WhyAnswer } from "./types";
+import type { Answer, FitAnswer, PlanAnswer, Waiting, WhyAnswer } from "./types";
 
 const TABS: readonly { tab: Tab; text: string }[] = [
   { tab: "queue", text: "Queue" },
@@ -14,26 +15,38 @@ const TABS: readonly { tab: Tab; text: string }[] = [
   { tab: "history", text: "History" },
   { tab: "details", text: "Details" },
 ];
+const WORKING = "Working it out …";
 const MAX_SHOWN = 100; // pods of the queue, and changes
 
+const LEAST_PAUSE_MILLISECONDS = 5000; // between two times that the page asks the same by itself
+const PAUSE_PER_ANSWER = 10; // so that answers take at most a tenth of the time
+
+type Question = Record<string, string>;
+
 interface Said {
-  answer: Answer | null; // null while it is awaited
+  answer: Answer | null; // the last one; it stays until the next arrives
   error: string;
+  isOld: boolean; // the cluster has changed since
+  asking: AbortController | null;
+  due: number; // by performance.now(): not asked again by itself before
 }
 
 export class Panel {
   readonly element = el("aside", { class: "panel", "aria-label": "Queue, fit, plan, history and details" });
   private readonly tabs = el("div", { class: "tabs", role: "tablist", "aria-label": "Panel" });
   private readonly body = el("div", { class: "body", role: "tabpanel", id: "panel", tabindex: 0 });
+  private readonly status = el("div", { class: "spoken", role: "status" });
   private readonly said = new Map<string, Said>();
   private shown = "";
-  private moment = -1;
+  private moment = -1; // of the slider, in Unix seconds; -1: the last one
+  private again = 0;
+  private judging: AbortController | null = null;
 
   constructor(
     private readonly store: Store,
     private readonly source: Source,
   ) {
-    this.element.append(this.tabs, this.body);
+    this.element.append(this.tabs, this.body, this.status);
   }
 
   update(): void {
@@ -76,10 +89,22 @@ export class Panel {
       history: () => this.history(),
       details: () => this.details(),
     };
-    const active = document.activeElement instanceof HTMLElement && this.body.contains(document.activeElement) ? document.activeElement.id : "";
-    this.body.replaceChildren(...views[tab]());
+    const aside = new Map([...this.body.querySelectorAll(".scroll")].map((each) => [each.id, each.scrollLeft]));
+    const made = el("div", {}, ...views[tab]());
+    number(made);
+    patch(this.body, [...made.children]);
     this.body.scrollTop = top;
-    if (active) document.getElementById(active)?.focus({ preventScroll: true });
+    for (const each of this.body.querySelectorAll(".scroll")) each.scrollLeft = aside.get(each.id) ?? 0;
+    this.announce();
+    this.refresh();
+  }
+
+  /** Tell a screen reader that an answer is awaited, or could not be given: once. */
+  private announce(): void {
+    const plan: [string, Question][] = this.store.view.tab === "plan" ? [["defrag", this.planned ? { pod: this.planned } : {}]] : [];
+    const shown = [...this.questions(), ...plan].map(([name, question]) => this.said.get(key(name, question)));
+    const text = shown.find((said) => said?.error)?.error ?? (shown.some((said) => said?.asking && !said.answer) ? WORKING : "");
+    if (this.status.textContent !== text) write(this.status, text);
   }
 
   private turn(event: KeyboardEvent): void {
@@ -125,7 +150,7 @@ export class Panel {
         el("span", { class: "reason" }, each.reason),
         each.nearest ? el("span", { class: "nearest" }, el("b", {}, each.nearest), ` ${each.lacks ?? ""}`) : null,
       ),
-      isOpen && el("div", { class: "more" }, command(each.command), ...this.answered("why", { pod: each.pod }), this.planFor(each.pod)),
+      isOpen && el("div", { class: "more" }, command(each.command), ...this.answered("why", { pod: each.pod }, false), this.planFor(each.pod)),
     );
   }
 
@@ -158,26 +183,22 @@ export class Panel {
           ...(fit.counts.length ? [el("ul", { class: "counts" }, ...fit.counts.map((count) => el("li", {}, el("b", {}, String(count.gpus)), ` ${count.phrase}`)))] : []),
         ]
       : [];
-    return [...head, ...this.answered("fit", asked, true)];
+    return [...head, ...this.answered("fit", asked)];
   }
 
   /** Ask where a request fits; the map shows the answer. */
   async askFit(text: string): Promise<FitAnswer | null> {
     this.store.fit = null;
     this.store.set({ fit: text });
-    if (!text) return null;
-    const answer = await this.ask<FitAnswer>("fit", request(text));
-    if (this.store.view.fit === text) {
-      this.store.fit = answer;
-      this.store.changed();
-    }
-    return answer;
+    return text ? this.ask<FitAnswer>("fit", request(text)) : null;
   }
 
   /** The reason why the request of the page does not fit on one GPU, from the engine. */
   async verdict(text: string, gpu: string): Promise<string> {
+    this.judging?.abort();
+    this.judging = new AbortController();
     try {
-      return (await this.source.ask<FitAnswer>("fit", { ...request(text), gpu })).verdict;
+      return (await this.source.ask<FitAnswer>("fit", { ...request(text), gpu }, this.judging.signal)).verdict;
     } catch (error) {
       return (error as Error).message;
     }
@@ -194,8 +215,12 @@ export class Panel {
         store.changed();
       } }, text);
     return [
-      el("div", { class: "choice", role: "group", "aria-label": "The map shows the GPUs" }, turn(false, "Before"), turn(true, "After")),
-      ...this.answered("defrag", question, true),
+      store.plan
+        ? el("div", { class: "choice", role: "group", "aria-label": "The map shows the GPUs" }, turn(false, "Before"), turn(true, "After"))
+        : this.said.get(key("defrag", question))?.answer
+          ? note("The GPUs may have changed since this plan was made: plan again to see it over the map.")
+          : el("span", {}),
+      ...this.answered("defrag", question),
       make,
     ];
   }
@@ -218,14 +243,15 @@ export class Panel {
     if (!model) return [];
     const { points, changes } = model;
     const dark = model.absent.used ?? "";
-    const at = this.moment < 0 || this.moment >= points.length ? points.length - 1 : this.moment;
+    const found = this.moment < 0 ? -1 : points.findIndex((point) => point.at >= this.moment);
+    const at = found < 0 ? points.length - 1 : found;
     const text = el("output", { for: "moment" }, points[at] ? reading(points[at], dark) : "");
     const holder = el("div", {}, chart(points, 360, 150, true, points[at]?.at));
     const slider = el("input", { type: "range", id: "moment", min: 0, max: Math.max(0, points.length - 1), value: at, "aria-label": "Moment", "aria-valuetext": text.textContent });
     slider.addEventListener("input", () => {
-      this.moment = Number(slider.value);
-      const point = points[this.moment];
+      const point = points[Number(slider.value)];
       if (!point) return;
+      this.moment = point === points.at(-1) ? -1 : point.at;
       write(text, reading(point, dark));
       slider.setAttribute("aria-valuetext", text.textContent);
       holder.replaceChildren(chart(points, 360, 150, true, point.at));
@@ -249,11 +275,12 @@ export class Panel {
     const [kind = "", ...rest] = this.store.view.sel.split(":");
     const name = rest.join(":");
     if (!name) return [note("Choose a GPU, a node or a pod. Enter opens the GPU under the cursor.")];
+    const node = kind === "gpu" ? name.slice(0, name.lastIndexOf("/")) : "";
     const pods = kind === "gpu" ? [...new Set((this.store.find(name)?.gpu.shares ?? []).map((share) => share.pod))] : [];
     return [
-      ...(pods.length ? [el("div", { class: "links", role: "group", "aria-label": "Its pods" }, ...pods.slice(0, 12).map((pod) => el("button", { type: "button", click: () => this.open(`pod:${pod}`) }, pod)))] : []),
+      ...(node ? [el("div", { class: "links", role: "group", "aria-label": "Its node and pods" }, el("button", { type: "button", click: () => this.open(`node:${node}`) }, `node ${node}`), ...pods.slice(0, 12).map((pod) => el("button", { type: "button", click: () => this.open(`pod:${pod}`) }, pod)))] : []),
       ...this.answered("describe", { kind, name }),
-      ...(kind === "pod" ? [el("h2", {}, "Why there"), ...this.answered("why", { pod: name })] : []),
+      ...(kind === "pod" ? [el("h2", {}, "Why there"), ...this.answered("why", { pod: name }, false)] : []),
     ];
   }
 
@@ -261,89 +288,84 @@ export class Panel {
   open(what: string): void {
     this.store.lit.clear();
     this.store.set({ sel: what, tab: "details" });
-    const [kind = "", ...rest] = what.split(":");
-    if (!rest.length) return;
-    void this.ask("describe", { kind, name: rest.join(":") });
-    if (kind === "pod") void this.ask("why", { pod: rest.join(":") });
+    for (const [name, question] of this.questions()) if (name !== "fit") void this.ask(name, question);
   }
 
-  /** Forget the answers: the cluster has changed. Those that are shown are asked for again. */
+  /** Take the answers for old: the cluster has changed. Those that are shown stay until they are asked for again. */
   forget(): void {
-    for (const [address, said] of this.said) if (said.answer || said.error) this.said.delete(address);
-    const { view } = this.store;
-    if (view.fit) void this.refit(view.fit);
-    if (view.tab === "details" && view.sel) this.open(view.sel);
-    if (view.tab === "queue" && view.sel.startsWith("pod:")) void this.ask("why", { pod: view.sel.slice(4) });
-  }
-
-  private async refit(text: string): Promise<void> {
-    const answer = await this.ask<FitAnswer>("fit", request(text));
-    if (this.store.view.fit === text) this.store.fit = answer;
-    this.store.changed();
-  }
-
-  private async ask<T extends Answer>(name: string, question: Record<string, string>): Promise<T | null> {
-    const address = key(name, question);
-    const said: Said = { answer: null, error: "" };
-    this.said.set(address, said);
-    try {
-      const answer = await this.source.ask<T>(name, question);
-      this.said.set(address, { answer, error: "" });
-      return answer;
-    } catch (error) {
-      this.said.set(address, { answer: null, error: (error as Error).message });
-      return null;
-    } finally {
-      this.store.changed();
+    const kept = new Set(this.questions().map(([name, question]) => key(name, question)));
+    const plan = key("defrag", this.planned ? { pod: this.planned } : {});
+    for (const [address, said] of this.said) {
+      if (address === plan) continue;
+      if (kept.has(address)) said.isOld = true;
+      else if (!said.asking) this.said.delete(address);
     }
   }
 
-  private answered(name: string, question: Record<string, string>, isWithCommand = true): HTMLElement[] {
+  /** The questions whose answers are on the page now, but for the plan, which stays as it was made. */
+  private questions(): [string, Question][] {
+    const { view } = this.store;
+    const [kind = "", ...rest] = view.sel.split(":");
+    const name = rest.join(":");
+    const asked: [string, Question][] = [];
+    if (view.fit) asked.push(["fit", request(view.fit)]);
+    if (name && view.tab === "details") asked.push(["describe", { kind, name }]);
+    if (name && kind === "pod" && (view.tab === "details" || view.tab === "queue")) asked.push(["why", { pod: name }]);
+    return asked;
+  }
+
+  /** Ask again what is shown and old, but seldom: an answer may take long. What is no longer shown is not awaited. */
+  private refresh(): void {
+    if (!this.store.model) return;
+    const questions = this.questions();
+    const shown = new Set(questions.map(([name, question]) => key(name, question)));
+    for (const [address, said] of this.said) if (!shown.has(address) && !address.startsWith("defrag?")) said.asking?.abort();
+    let next = Infinity;
+    for (const [name, question] of questions) {
+      const said = this.said.get(key(name, question));
+      if (said && (!said.isOld || said.asking)) continue;
+      if (said && said.due > performance.now()) next = Math.min(next, said.due);
+      else void this.ask(name, question);
+    }
+    clearTimeout(this.again);
+    if (next < Infinity) this.again = setTimeout(() => this.refresh(), next - performance.now());
+  }
+
+  private async ask<T extends Answer>(name: string, question: Question): Promise<T | null> {
+    const address = key(name, question);
+    const said: Said = this.said.get(address) ?? { answer: null, error: "", isOld: false, asking: null, due: 0 };
+    said.asking?.abort();
+    const asking = new AbortController();
+    Object.assign(said, { asking, isOld: false });
+    this.said.set(address, said);
+    const began = performance.now();
+    try {
+      const answer = await this.source.ask<T>(name, question, asking.signal);
+      if (said.asking !== asking) return null;
+      Object.assign(said, { answer, error: "" });
+      return answer;
+    } catch (error) {
+      if (said.asking === asking && asking.signal.aborted) this.said.delete(address);
+      else if (said.asking === asking) Object.assign(said, { answer: null, error: (error as Error).message });
+      return null;
+    } finally {
+      if (said.asking === asking) {
+        said.asking = null;
+        said.due = performance.now() + Math.max(LEAST_PAUSE_MILLISECONDS, PAUSE_PER_ANSWER * (performance.now() - began));
+        if (name === "fit" && this.store.view.fit && key("fit", request(this.store.view.fit)) === address) this.store.fit = said.answer as FitAnswer | null;
+        this.store.changed();
+      }
+    }
+  }
+
+  private answered(name: string, question: Question, isWithCommand = true): HTMLElement[] {
     const said = this.said.get(key(name, question));
-    if (said?.error) return [el("p", { class: "error", role: "status" }, said.error)];
-    if (!said?.answer) return [el("p", { class: "dim", role: "status" }, said ? "Working it out …" : "")];
-    return [...(isWithCommand && name !== "why" ? [command(said.answer.command)] : []), page(said.answer.page)];
+    if (said?.error) return [el("p", { class: "error" }, said.error)];
+    if (!said?.answer) return [el("p", { class: "dim" }, WORKING)];
+    return [...(isWithCommand ? [command(said.answer.command)] : []), page(said.answer.page)];
   }
 }
 
 function key(name: string, question: Record<string, string>): string {
   return `${name}?${new URLSearchParams(question).toString()}`;
 }
-
-function note(text: string): HTMLElement {
-  return el("p", { class: "note" }, text);
-}
-
-function page(parts: Page): HTMLElement {
-  const made = el("div", { class: "page" });
-  let list: HTMLElement | null = null;
-  for (const part of parts) {
-    if ("key" in part) {
-      if (!list) made.append((list = el("dl", {})));
-      list.append(el("dt", {}, part.key), el("dd", { class: part.style }, ...part.values.map((value) => el("span", {}, value))));
-    } else {
-      list = null;
-      made.append(el("h2", { class: part.style }, part.title));
-      for (const block of part.blocks) {
-        if (typeof block === "string") made.append(el("p", { class: part.style }, block));
-        else if ("commands" in block) made.append(...block.commands.map(command));
-        else made.append(table(block));
-      }
-    }
-  }
-  return made;
-}
-
-function table(grid: Grid): HTMLElement {
-  return el(
-    "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Table" },
-    el(
-      "table",
-      {},
-      el("thead", {}, el("tr", {}, ...grid.columns.map((column) => (column ? el("th", { scope: "col" }, column) : el("td", {}))))),
-      el("tbody", {}, ...grid.rows.map((row) => el("tr", {}, ...row.map(([text, style]) => el("td", { class: style }, text))))),
-    ),
-  );
-}
-

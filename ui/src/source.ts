@@ -8,14 +8,18 @@ interface Saved {
 }
 
 const RETRY_MILLISECONDS = 2000;
+const TOKEN = "gpushare-token"; // in sessionStorage: in the address, others could read it over one's shoulder
+const REJECTED = "The command of this page has ended or was started again: open the address that `kubectl gpushare ui` prints now.";
 
 export class Source {
   readonly saved: Saved | null;
-  private readonly token = new URLSearchParams(location.search).get("token") ?? "";
-  private stream: EventSource | null = null;
+  private readonly token: string;
+  private stream: EventSource | null = null; // none while the tab is hidden
+  private isLost = false;
 
   constructor(private readonly store: Store) {
     this.saved = JSON.parse(document.getElementById("saved")?.textContent ?? "null") as Saved | null;
+    this.token = this.saved ? "" : tokenOfAddress();
   }
 
   async start(): Promise<void> {
@@ -23,7 +27,17 @@ export class Source {
       this.store.replace(this.saved.model);
       return;
     }
+    // A browser allows six connections to a server in all tabs: a hidden tab gives its own back.
+    document.addEventListener("visibilitychange", () => {
+      if (document.hidden) this.pause();
+      else if (!this.stream && this.store.model && !this.isLost) this.follow();
+    });
     await this.load();
+  }
+
+  private pause(): void {
+    this.stream?.close();
+    this.stream = null;
   }
 
   private address(name: string, question: Record<string, string> = {}): string {
@@ -33,23 +47,28 @@ export class Source {
   private async load(): Promise<void> {
     try {
       const response = await fetch(this.address("cluster"));
+      if (response.status === 403 && (await response.clone().text()).includes("token")) {
+        this.lose(REJECTED, false);
+        return;
+      }
       if (!response.ok) throw new Error(await response.text());
       this.store.lost = "";
+      this.isLost = false;
       this.store.replace((await response.json()) as Model);
-      this.follow();
-    } catch (error) {
-      // A server that rejects the token never accepts it; one that has ended may be started again.
-      this.lose(error instanceof Error && error.message.includes("token") ? error.message : "");
+      if (!document.hidden) this.follow();
+    } catch {
+      this.lose("", true);
     }
   }
 
-  private lose(said: string): void {
-    this.stream?.close();
-    this.stream = null;
+  /** Say why no changes arrive. A server that rejects the token never accepts it; one that has ended may come back. */
+  private lose(said: string, isTriedAgain: boolean): void {
+    this.pause();
+    this.isLost = true;
     const last = this.store.model ? "This is the last state that arrived." : "";
     this.store.lost = said || `\`kubectl gpushare ui\` does not answer: it has ended, or the connection to it is interrupted. ${last}`;
     this.store.changed();
-    setTimeout(() => void this.load(), RETRY_MILLISECONDS);
+    if (isTriedAgain) setTimeout(() => void this.load(), RETRY_MILLISECONDS);
   }
 
   private follow(): void {
@@ -65,12 +84,12 @@ export class Source {
     });
     stream.addEventListener("error", () => {
       stream.close();
-      if (this.stream === stream) this.lose("");
+      if (this.stream === stream) this.lose("", true);
     });
   }
 
   /** Ask for an answer. Throws an error with the sentence to show. */
-  async ask<T extends Answer>(name: string, question: Record<string, string>): Promise<T> {
+  async ask<T extends Answer>(name: string, question: Record<string, string>, signal: AbortSignal): Promise<T> {
     if (this.saved) {
       const known = Object.entries(question).sort(([one], [other]) => (one < other ? -1 : 1));
       const answer = this.saved.answers[[name, ...known.map(([key, value]) => `${key}=${value}`)].join("&")];
@@ -79,12 +98,21 @@ export class Source {
     }
     let response: Response;
     try {
-      response = await fetch(this.address(name, question));
+      response = await fetch(this.address(name, question), { signal });
     } catch {
       throw new Error("n/a, because `kubectl gpushare ui` does not answer");
     }
     return checked((await response.json()) as Answer | { error: string }) as T;
   }
+}
+
+/** Take the token out of the address, for a reload too; the address keeps what was chosen. */
+function tokenOfAddress(): string {
+  const given = new URLSearchParams(location.search).get("token");
+  if (given === null) return sessionStorage.getItem(TOKEN) ?? "";
+  sessionStorage.setItem(TOKEN, given);
+  history.replaceState(null, "", location.pathname + location.hash);
+  return given;
 }
 
 function checked(answer: Answer | { error: string }): Answer {

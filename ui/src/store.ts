@@ -1,6 +1,6 @@
 // The state of the page: the model, what is chosen, and what is lit up. The address keeps what a person chose.
-import { gpuName, isShared, severity } from "./format";
-import type { Difference, FitAnswer, Gpu, Model, NodeItem, PlanAnswer } from "./types";
+import { gpuName, isShared } from "./format";
+import type { Difference, FitAnswer, Gpu, Model, NodeItem, PlanAnswer, Point } from "./types";
 
 export type Grouping = "node" | "pool" | "model";
 export type Zoom = "tiles" | "dots";
@@ -46,6 +46,7 @@ const CHOICES: Partial<Record<keyof View, readonly string[]>> = {
   tab: ["queue", "fit", "plan", "history", "details"],
   theme: ["auto", "light", "dark"],
 };
+const [MAX_POINTS, FINE_SECONDS, COARSE_SECONDS] = [2000, 3600, 60]; // as page_history.py thins them
 const TILES_UP_TO = 400; // GPUs; beyond, each is a dot until a person zooms in
 
 export class Store {
@@ -56,6 +57,7 @@ export class Store {
   fit: FitAnswer | null = null;
   plan: PlanAnswer | null = null;
   planAfter = false; // the map shows the GPUs after the plan's moves
+  heardAt = 0; // when the last state arrived, by Date.now(): its own time is that of another clock
   lost = ""; // why no changes arrive
   private readonly refs = new WeakMap<NodeItem, Ref[]>();
   private readonly texts = new WeakMap<Ref, string>();
@@ -90,6 +92,7 @@ export class Store {
 
   replace(model: Model): void {
     this.model = model;
+    this.heardAt = Date.now();
     this.nodes = new Map(model.nodes.map((node) => [node.name, node]));
     this.changed();
   }
@@ -102,14 +105,18 @@ export class Store {
     for (const node of changed ?? []) this.nodes.set(node.name, node);
     if (isNew) this.nodes = new Map([...this.nodes].sort(([one], [other]) => natural(one, other)));
     const points = this.model.points.filter((known) => known.told === true || known.at !== point.at);
+    this.heardAt = Date.now();
     this.model = {
       ...this.model,
       ...rest,
       nodes: [...this.nodes.values()],
-      points: [...points, point],
+      points: thinned([...points, point]),
       changes: [...this.model.changes, ...changes].slice(-200),
     };
-    if (changed?.length || gone?.length) this.plan = null;
+    if (changed?.length || gone?.length) {
+      this.plan = null;
+      this.planAfter = false;
+    }
     this.changed();
   }
 
@@ -179,14 +186,28 @@ export function hasStatus(ref: Ref, status: Status): boolean {
     case "room":
       return Boolean(gpu.fits);
     case "full":
-      return isShared(gpu) && !gpu.fits;
+      return isShared(gpu) && !gpu.fits && Boolean(gpu.held);
     case "idle":
       return (gpu.shares ?? []).some((share) => share.idle);
     case "trouble":
-      return (gpu.status ?? []).some((word) => severity(word) === "bad");
+      return Boolean(gpu.trouble);
     case "other":
       return Boolean(gpu.mode);
   }
+}
+
+/** Keep all points of the last hour, one a minute before, and no more than a page can draw. */
+function thinned(points: Point[]): Point[] {
+  const fine = (points.at(-1)?.at ?? 0) - FINE_SECONDS;
+  let minute = -1;
+  return points
+    .filter((point) => {
+      const its = Math.floor(point.at / COARSE_SECONDS);
+      const isKept = point.at >= fine || its !== minute;
+      minute = its;
+      return isKept;
+    })
+    .slice(-MAX_POINTS);
 }
 
 export function natural(one: string, other: string): number {

@@ -10,22 +10,20 @@ const LINES: readonly { key: "allocated" | "used" | "stranded" | "waiting"; text
   { key: "waiting", text: "waiting", unit: "pods" },
 ];
 
-export function strip(model: Model, open: (status: "idle" | "trouble") => void): HTMLElement {
+export function strip(model: Model, open: (status: "idle" | "trouble") => void): HTMLElement[] {
   const { totals, queue, absent } = model;
   const na = (why: string): HTMLElement => el("span", { class: "na", title: `n/a, because ${why}` }, "n/a");
   const dark = absent.used ?? "no GPU is measured";
-  return el(
-    "section",
-    { class: "strip", "aria-label": "Totals" },
+  return [
     figure("Allocated", ratio(totals.allocated[0] / 100, totals.allocated[1] / 100), "GPUs", meter(totals.allocated)),
     figure("Memory", `${bytes(totals.memory[0])} / ${bytes(totals.memory[1])}`, "", meter(totals.memory, "memory")),
     figure("In use", totals.used ? `${totals.used.least ? "≥ " : ""}${gpus(totals.used.gpus)}` : na(dark), totals.used ? usedNote(totals) : "", absentNote(totals.used, dark)),
-    button("Held, idle", totals.idle ? gpus(totals.idle.gpus) : na(dark), totals.idle ? `GPUs, ${totals.idle.shares} ${totals.idle.shares === 1 ? "share" : "shares"} below 1%` : "", totals.idle?.shares ? "warn" : "", () => open("idle"), absentNote(totals.idle, dark)),
-    figure("Free", gpus(totals.freeGpus), `GPUs, ${gpus(totals.stranded)} stranded`, el("span", { class: "note" }, totals.largest ? `largest ${totals.largest.replace("+", " + ")}` : "no hole")),
+    button("Held, idle", totals.idle ? gpus(totals.idle.gpus) : na(dark), totals.idle ? "GPUs" : "", totals.idle?.shares ? "warn" : "", () => open("idle"), idleNote(totals, dark)),
+    figure("Free compute, memory", `${gpus(totals.free[0] / 100)}, ${bytes(totals.free[1])}`, "", el("span", { class: "note" }, `${gpus(totals.stranded)} GPUs stranded; ${totals.largest ? `largest ${totals.largest.replace("+", " + ")}` : "no hole"}`)),
     figure("Waiting", queue.why ? na(queue.why) : String(queue.pods.length + (queue.more ?? 0)), queue.why ? "" : queue.pods.length === 1 ? "pod" : "pods", el("span", { class: "note" }, queue.why ? `n/a, because ${queue.why}` : queue.percent ? `for ${gpus(queue.percent / 100)} GPUs` : "none")),
     button("Trouble", String(totals.trouble), totals.trouble === 1 ? "GPU" : "GPUs", totals.trouble ? "bad" : "", () => open("trouble"), null),
-    el("div", { class: "spark" }, chart(model.points, 260, 48, false), legend()),
-  );
+    el("div", { class: "spark" }, chart(model.points, 200, 44, false), legend()),
+  ];
 }
 
 function usedNote(totals: Totals): string {
@@ -34,6 +32,10 @@ function usedNote(totals: Totals): string {
 
 function absentNote(known: unknown, why: string): HTMLElement | null {
   return known ? null : el("span", { class: "note" }, `because ${why}`);
+}
+
+function idleNote({ idle }: Totals, dark: string): HTMLElement | null {
+  return idle ? el("span", { class: "note" }, `${idle.shares} ${idle.shares === 1 ? "share" : "shares"} below 1%`) : absentNote(idle, dark);
 }
 
 function ratio(part: number, whole: number): string {
@@ -45,7 +47,7 @@ function figure(label: string, value: string | HTMLElement, unit: string, below:
 }
 
 function button(label: string, value: string | HTMLElement, unit: string, style: string, open: () => void, below: HTMLElement | null): HTMLElement {
-  return el("button", { type: "button", class: `figure ${style}`, click: open, title: "Show them" }, ...inside(label, value, unit, below));
+  return el("button", { type: "button", id: label === "Trouble" ? "figure-trouble" : "figure-idle", class: `figure ${style}`, click: open, title: "Show them" }, ...inside(label, value, unit, below));
 }
 
 function inside(label: string, value: string | HTMLElement, unit: string, below: HTMLElement | null): (HTMLElement | null)[] {
@@ -74,7 +76,7 @@ export function chart(points: Point[], width: number, height: number, isLarge: b
   label.textContent = summary(points);
   picture.append(label);
   const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
-  const most = Math.max(1, ...points.map((point) => Math.max(point.allocated, point.used ?? 0, point.stranded ?? 0, point.waiting ?? 0)));
+  const most = points.reduce((all, point) => Math.max(all, point.allocated, point.used ?? 0, point.stranded ?? 0, point.waiting ?? 0), 1);
   const x = (moment: number): number => pad + ((moment - first) / Math.max(1, last - first)) * (width - pad - 4);
   const y = (value: number): number => height - (isLarge ? 18 : 3) - (value / most) * (height - (isLarge ? 26 : 8));
   const told = points.filter((point) => point.told).at(-1)?.at;

@@ -1,19 +1,19 @@
 // One GPU as a tile: compute and memory as bars of shares, the hole labelled, and what is wrong in words.
 import { el } from "./dom";
-import { bytes, isShared, sentence, severity, trimmed } from "./format";
+import { bytes, isShared, sentence, severity, takesNothing, trimmed } from "./format";
 import type { Ref, Store } from "./store";
 import type { Gpu, Share } from "./types";
 
 export function tile(ref: Ref, store: Store, isWithNode: boolean): HTMLElement {
   const { gpu, node } = ref;
   const words = gpu.status ?? [];
-  const worst = words.map(severity);
+  const isWarned = words.some((word) => severity(word) === "warn");
   const fits = store.fits(ref);
   const lit = store.lit.get(ref.name);
   const isBest = store.fit?.best.includes(ref.name) ?? false;
   const classes = [
     "tile",
-    worst.includes("bad") ? "bad" : worst.includes("warn") ? "warn" : "",
+    gpu.trouble ? "bad" : isWarned ? "warn" : "",
     gpu.cordoned || words.length ? "closed" : "",
     fits === true ? "fits" : fits === false ? "unfit" : "",
     isBest ? "best" : "",
@@ -35,13 +35,13 @@ export function tile(ref: Ref, store: Store, isWithNode: boolean): HTMLElement {
       "div",
       { class: "tile-head" },
       el("b", {}, isWithNode ? ref.name : gpu.gone ? "gone" : String(gpu.index)),
-      el("span", { class: "model" }, gpu.model),
-      tag(gpu),
+      lit === undefined ? el("span", { class: "model" }, gpu.model) : el("span", { class: "lacks", title: lit }, lit),
+      lit === undefined && tag(gpu),
       ...words.slice(0, 2).map((word) => el("span", { class: `word ${severity(word)}` }, word)),
       isBest && el("span", { class: "word best" }, "placed here"),
     ),
     ...(isShared(gpu) || gpu.shares?.length ? bars(gpu, store) : [other(gpu)]),
-    foot(ref, lit),
+    foot(gpu),
   );
 }
 
@@ -95,11 +95,13 @@ function bar(
   let at = 0;
   for (const share of gpu.shares ?? []) {
     const part = amount(share);
-    track.append(block(share, at / total, part / total, used(share), part, total, store));
-    if (kind === "compute" && share.limit !== undefined && share.limit > part) {
-      track.append(placed(el("i", { class: "limit" }), Math.min(1, (at + share.limit) / total)));
-    }
-    at += part;
+    const lent = kind === "memory" ? (share.lent ?? 0) : 0;
+    const limit = kind === "compute" ? share.limit : share.memoryLimit;
+    const its = used(share);
+    track.append(block(share, at / total, part / total, its === null ? null : Math.min(its, lent ? part : its), part, total, store));
+    if (lent) track.append(loan(share, (at + part) / total, lent / total, its === null ? 0 : Math.max(0, its - part) / lent));
+    if (limit !== undefined && limit > part) track.append(placed(el("i", { class: "limit" }), Math.min(1, (at + limit) / total)));
+    at += part + lent;
   }
   const free = whole - at;
   if (free > 0 && isShared(gpu)) {
@@ -135,21 +137,27 @@ function block(share: Share, at: number, width: number, used: number | null, par
   return made;
 }
 
+/** The memory that a share is lent beyond its own: it may be taken back, so that it is drawn apart. */
+function loan(share: Share, at: number, width: number, used: number): HTMLElement {
+  const fill = el("div", { class: "fill" });
+  fill.style.width = `${Math.min(1, used) * 100}%`;
+  return placed(el("div", { class: "lent", "data-pod": share.pod }, fill), at, width);
+}
+
 function placed(element: HTMLElement, left: number, width?: number): HTMLElement {
   element.style.left = `${left * 100}%`;
   if (width !== undefined) element.style.width = `${width * 100}%`;
   return element;
 }
 
-function foot(ref: Ref, lit: string | undefined): HTMLElement {
-  const { gpu } = ref;
+function foot(gpu: Gpu): HTMLElement {
   const idle = (gpu.shares ?? []).filter((share) => share.idle).length;
   const pods = new Set((gpu.shares ?? []).filter((share) => !share.hold).map((share) => share.pod)).size;
-  const says = lit ?? (gpu.fits ? `fits ${gpu.fits}` : isShared(gpu) ? (gpu.status?.length ? (gpu.reason ?? "") : "full") : "");
+  const says = gpu.fits ? `fits ${gpu.fits}` : isShared(gpu) ? takesNothing(gpu) : "";
   return el(
     "div",
     { class: "tile-foot" },
-    el("span", { class: lit === undefined ? (gpu.fits ? "says" : "says none") : "says lacks" }, says),
+    el("span", { class: gpu.fits ? "says" : "says none" }, says),
     idle > 0 && el("span", { class: "idle-mark" }, `${idle} idle`),
     pods > 0 && el("span", { class: "count" }, `${pods} ${pods === 1 ? "pod" : "pods"}`),
   );

@@ -10,7 +10,9 @@ export interface Share {
   bytes: number;
   limit?: number;
   state?: string;
-  hold?: boolean;
+  hold?: boolean; // reserved for the pod
+  lent?: number; // bytes beyond its own
+  memoryLimit?: number; // the most that it may be lent and own, in bytes
   idle?: boolean;
   isolation?: string;
   since?: number;
@@ -29,7 +31,8 @@ export interface Gpu {
   gone?: boolean;
   cordoned?: boolean;
   ill?: boolean;
-  held?: [number, number];
+  trouble?: boolean;
+  held?: [number, number]; // with the memory that is lent
   free?: [number, number];
   fits?: string;
   stranded?: number;
@@ -100,7 +103,7 @@ export interface Change {
 export interface Model {
   version: number;
   at: number;
-  cluster: { name: string; live: boolean };
+  cluster: { name: string; live: boolean; namespace?: string; pause?: number };
   trouble: string;
   absent: { used?: string; pods?: string; nodes?: string };
   notes: string[];

@@ -15,9 +15,9 @@ from textual.widgets import Input, Static
 
 from gpushare import codec, contract, ledger
 from gpushare.gpunode import GpuNode
-from kubectl_gpushare import kubectl, options
+from kubectl_gpushare import kubectl, options, plugin_errors
 from kubectl_gpushare.interactive.dialogs import AskScreen, PageScreen, WorkingScreen
-from kubectl_gpushare.interactive.tree_actions import TreeActions
+from kubectl_gpushare.interactive.tree_actions import TreeAction, TreeActions
 from kubectl_gpushare.interactive.tree_app import TreeApp
 from kubectl_gpushare.interactive.tree_reader import Outage
 from kubectl_gpushare.interactive.tree_table import TreeTable
@@ -208,6 +208,16 @@ async def test_changes_are_off_with_files(saved_cluster: files.Files, key: str, 
             "down", "down", "down", "down", "down", "right", "down", *(["up"] if key == "c" else []), key
         )
         assert f"{verb} is off: files of --from are only read" in person.screen()
+
+
+def test_flags_that_may_not_be_written_are_named_as_they_are_typed() -> None:
+    allowed = frozenset({"request", "memory_limit"})
+    action = TreeAction(("resize", "trainer", "-n", "ml"), "", allowed, lambda _: (), lambda _: [])
+    assert action.params("--memory-limit 20Gi")["memory_limit"] == "20Gi"
+    with pytest.raises(
+        plugin_errors.PluginError, match=r"only these flags can be used here: --memory-limit, --request$"
+    ):
+        action.params("--keep")
 
 
 @pytest.fixture

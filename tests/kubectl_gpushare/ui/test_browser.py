@@ -16,10 +16,12 @@ import pytest
 from PIL import Image, ImageChops
 from playwright.sync_api import Page, expect
 
+from gpushare.gpunode import Resize
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_server, saved_page
 from kubectl_gpushare.ui.page_state import PageState
 from tests.kubectl_gpushare.conftest import ROOT, Plugin
+from tests.kubectl_gpushare.sample import GIB
 from tests.kubectl_gpushare.ui import story
 from tests.kubectl_gpushare.ui.conftest import MILLISECONDS, Visit
 
@@ -182,6 +184,59 @@ def test_the_story_is_followed(play: Play, visit: Visit) -> None:
     expect(page.locator("output")).to_contain_text("used n/a, because the page was not open")
 
 
+def again(stage: story.Stage, page: Page) -> None:
+    """Publish the same state once more, and wait until the page shows its time."""
+    stage.show(dataclasses.replace(stage.scene, at=stage.scene.at + 5))
+    clock = re.compile(f"live, .*{int(stage.scene.at) % 60:02}$")
+    expect(page.locator(".state")).to_have_text(clock)
+
+
+def test_a_live_page_keeps_what_is_read(play: Play, visit: Visit) -> None:
+    stage = play(story.busy())
+    page = visit(stage.server.address, height=420)
+    page.locator("#map").press("p")
+    page.get_by_role("button", name="After").click()
+    plan = page.locator(".body").inner_text()
+    again(stage, page)
+    assert page.locator(".body").inner_text() == plan
+    assert page.get_by_role("button", name="After").get_attribute("aria-pressed") == "true"
+    tile(page, "a/0").click()
+    expect(page.locator(".body .page")).to_be_visible()
+    page.locator(".body .copy").focus()
+    page.locator(".body").evaluate("(body) => { body.scrollTop = 90; body.firstElementChild.kept = true; }")
+    again(stage, page)
+    assert page.locator(".body").evaluate("(body) => [body.scrollTop, body.firstElementChild.kept]") == [90, True]
+    assert "copy" in page.evaluate("document.activeElement.className")
+    stage.show(story.failing())
+    expect(tile(page, "a/2")).to_contain_text("Unhealthy")
+    page.locator("#tab-plan").click()
+    expect(page.locator(".body")).to_contain_text("plan again to see it over the map")
+    assert page.locator(".arrow").count() == 0
+
+
+def test_the_token_leaves_the_address_and_a_reload_works(play: Play, visit: Visit) -> None:
+    stage = play(story.busy())
+    page = visit(stage.server.address)
+    assert "token" not in page.url
+    page.reload()
+    expect(tile(page, "a/0")).to_be_visible()
+    other = page.context.new_page()  # has no token
+    other.goto(page.url)
+    expect(other.locator(".alerts .bad")).to_contain_text("has ended or was started again")
+
+
+def test_a_hidden_tab_gives_its_connection_back(play: Play, visit: Visit) -> None:
+    stage = play(story.busy())
+    page = visit(stage.server.address)
+    hidden = "(is) => { Object.defineProperty(document, 'hidden', {value: is, configurable: true}); document.dispatchEvent(new Event('visibilitychange')); }"
+    page.evaluate(hidden, True)
+    stage.show(story.failing())
+    page.evaluate("fetch('/')")  # a round trip, in which the change would have arrived
+    assert "Unhealthy" not in tile(page, "a/2").inner_text()
+    page.evaluate(hidden, False)
+    expect(tile(page, "a/2")).to_contain_text("Unhealthy")
+
+
 def test_keys_reach_everything(play: Play, visit: Visit) -> None:
     page = visit(play(story.busy()).server.address)
     page.keyboard.press("ArrowRight")
@@ -189,6 +244,8 @@ def test_keys_reach_everything(play: Play, visit: Visit) -> None:
     expect(page.locator("#map")).to_have_attribute("aria-activedescendant", "gpu-b%2F0")
     page.keyboard.press("Enter")
     expect(page.locator(".body")).to_contain_text("kubectl gpushare describe gpu b/0")
+    page.locator("#map").press("n")
+    expect(page.locator(".body")).to_contain_text("kubectl gpushare describe node b")
     page.keyboard.press("j")
     expect(page.locator(".waiting.open")).to_have_count(1)
     page.keyboard.press("g")
@@ -225,6 +282,36 @@ def test_idle_and_unknown_are_told_apart(play: Play, visit: Visit) -> None:
     expect(tile(page, "a/0")).to_contain_text("1 idle")
     dark = visit(play(story.fleet(2)).server.address)
     expect(dark.locator(".strip")).to_contain_text("n/a because agents were not asked")
+
+
+def test_lent_memory_is_drawn_and_not_free(play: Play, visit: Visit) -> None:
+    scene = story.busy()
+    first, second = scene.snapshot.nodes
+    entry = next(entry for entry in first.allocations if str(entry.pod) == "web/search")
+    share = dataclasses.replace(entry.shares[0], memory_limit_bytes=60 * GIB)
+    entries = (*(each for each in first.allocations if each is not entry), dataclasses.replace(entry, shares=(share,)))
+    lender = dataclasses.replace(first, allocations=entries, resizes=(Resize(entry.id, 0, 54 * GIB, 0),))
+    snapshot = dataclasses.replace(scene.snapshot, nodes=(lender, second))
+    page = visit(play(dataclasses.replace(scene, snapshot=snapshot)).server.address)
+    lent, hole = tile(page, "a/3").locator(".memory .lent"), tile(page, "a/3").locator(".memory .hole")
+    assert lent.evaluate("(each) => [each.style.left, each.style.width]") == ["55%", "12.5%"]
+    assert hole.evaluate("(each) => [each.style.left, each.style.width]") == ["67.5%", "32.5%"]
+    expect(tile(page, "a/3").locator(".memory .limit")).to_have_count(1)
+    expect(tile(page, "a/3")).to_contain_text("54/80Gi")
+    expect(tile(page, "a/3")).to_have_attribute("aria-label", re.compile("10Gi of it is lent.*lent 10Gi, limit 60Gi"))
+
+
+def test_an_empty_gpu_that_takes_nothing_says_why(play: Play, visit: Visit) -> None:
+    scene = story.busy()
+    empty = story.node("c")
+    gpus = (dataclasses.replace(empty.gpus[0], owner="other", unowned=True), *empty.gpus[1:])
+    nodes = (*scene.snapshot.nodes, dataclasses.replace(empty, gpus=gpus))
+    page = visit(
+        play(dataclasses.replace(scene, snapshot=dataclasses.replace(scene.snapshot, nodes=nodes))).server.address
+    )
+    expect(tile(page, "c/0").locator(".says")).to_have_text(re.compile("belongs to another device plugin"))
+    expect(tile(page, "c/0")).to_have_attribute("aria-label", re.compile("fits nothing new: belongs to another"))
+    expect(page.get_by_role("button", name="Full 1", exact=True)).to_be_visible()
 
 
 def test_no_rights_to_pods_leave_the_rest(play: Play, visit: Visit) -> None:

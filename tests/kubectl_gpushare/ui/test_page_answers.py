@@ -139,3 +139,24 @@ def test_answers_are_json(answers: PageAnswers) -> None:
     ):
         assert "error" not in answers.answer(name, question)
         page_state.encoded(answers.answer(name, question))
+
+
+@pytest.mark.parametrize(
+    ("name", "question"),
+    [
+        ("describe", {"kind": "pod", "name": "<not-yet-named>"}),
+        ("describe", {"kind": "pod", "name": "deploy/../x"}),
+        ("describe", {"kind": "node", "name": "deploy/x"}),
+        ("describe", {"kind": "gpu", "name": ""}),
+        ("describe", {"kind": "pod", "name": "train-0"}),
+        ("fit", {"request": "1", "gpus": "99999"}),
+        ("fit", {"request": "nan"}),
+        ("fit", {"request": "1", "isolation": "foo"}),
+        ("why", {"pod": ""}),
+    ],
+)
+def test_a_wrong_question_is_answered_with_a_sentence(
+    answers: PageAnswers, name: str, question: dict[str, str]
+) -> None:
+    answer = answers.answer(name, question)
+    assert answer["error"]

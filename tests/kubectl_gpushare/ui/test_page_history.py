@@ -22,12 +22,36 @@ def event(reason: str, name: str, minutes_ago: float, message: str = "x") -> dic
 
 def test_the_last_hour_counts_shares_from_when_their_pods_came() -> None:
     pods = [*sample.pods()]
-    late = {**pods[0], "metadata": {**pods[0]["metadata"], "creationTimestamp": quantity.format_time(sample.NOW - 600)}}
+    late = {**pods[0], "status": {**pods[0]["status"], "startTime": quantity.format_time(sample.NOW - 600)}}
     points = page_history.before(Snapshot(sample.nodes(), (late, *pods[1:])), None, sample.NOW)
     allocated = [point["allocated"] for point in points]
     assert allocated[-1] - allocated[0] == 0.5  # the trainer's request
     assert all(point["used"] is None and point["stranded"] is None and point["told"] for point in points)
     assert all(point["waiting"] is None for point in points)  # Events were not read
+
+
+def test_a_share_counts_from_when_it_was_placed_and_not_while_its_pod_waited() -> None:
+    pods = [*sample.pods()]
+    placed = event(contract.EVENT_PLACED, pods[0]["metadata"]["name"], 20)
+    points = page_history.before(Snapshot(sample.nodes(), pods), [placed], sample.NOW)
+    since = [point["at"] for point in points if point["allocated"] == points[-1]["allocated"]]
+    assert min(since) == round(sample.NOW) - 20 * 60
+    assert points[-1]["allocated"] - points[0]["allocated"] == 0.5
+
+
+def test_a_share_whose_pod_is_unknown_is_left_out() -> None:
+    points = page_history.before(Snapshot(sample.nodes(), ()), [], sample.NOW)
+    assert {point["allocated"] for point in points} == {0}
+
+
+def test_old_points_are_thinned_to_one_a_minute() -> None:
+    points = [{"at": 5 * number} for number in range(5000)]
+    kept = page_history.thinned(points)
+    assert kept[-1] == points[-1]
+    assert len([point for point in kept if point["at"] >= points[-1]["at"] - 3600]) == 721
+    assert len(kept) < 1100
+    assert page_history.thinned(kept) == kept
+    assert len(page_history.thinned([{"at": 60 * number} for number in range(9000)])) == page_history.MAX_POINTS
 
 
 def test_waiting_pods_of_the_last_hour_are_told_by_events() -> None:

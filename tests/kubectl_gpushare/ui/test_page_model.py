@@ -5,7 +5,10 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
+import pytest
+
 from gpushare import contract
+from gpushare.gpunode import Resize
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_model
 from kubectl_gpushare.ui.page_model import ModelBuilder, Scene
@@ -147,6 +150,45 @@ def test_a_reservation_is_not_idle() -> None:
     share = gpu(model(), "gpu-2/0")["shares"][0]
     assert share["state"] == "Reserved"
     assert "idle" not in share
+
+
+@pytest.mark.parametrize(
+    ("prefix", "state"), [(contract.BACKFILL_PREFIX, "Held"), (contract.PREEMPTION_PREFIX, "Nominated")]
+)
+def test_what_is_kept_for_a_waiting_pod_is_not_idle(prefix: str, state: str) -> None:
+    first, *others = sample.nodes()
+    kept = dataclasses.replace(
+        sample.held("ml/waiting", sample.uuid("gpu-1", 3), request=40, gib=4), id=f"{prefix}uid", reserved_until=None
+    )
+    nodes = (dataclasses.replace(first, allocations=(*first.allocations, kept)), *others)
+    built = model(dataclasses.replace(measured(), nodes=nodes))
+    share = next(share for share in gpu(built, "gpu-1/3")["shares"] if share["pod"] == "ml/waiting")
+    assert (share["state"], share["hold"], share.get("idle")) == (state, True, None)
+    assert built["totals"]["idle"] == model()["totals"]["idle"]
+
+
+def test_lent_memory_is_a_part_of_its_own() -> None:
+    first, *others = sample.nodes()
+    entry = first.allocations[0]
+    share = dataclasses.replace(entry.shares[0], memory_limit_bytes=60 * sample.GIB)
+    entry = dataclasses.replace(entry, shares=(share, *entry.shares[1:]))
+    resize = Resize(entry.id, 0, share.memory_bytes + 10 * sample.GIB, 0)
+    lender = dataclasses.replace(first, allocations=(entry, *first.allocations[1:]), resizes=(resize,))
+    tile = gpu(model(dataclasses.replace(measured(), nodes=(lender, *others))), "gpu-1/0")
+    assert (tile["shares"][0]["lent"], tile["shares"][0]["memoryLimit"]) == (10 * sample.GIB, 60 * sample.GIB)
+    assert "lent" not in tile["shares"][1]
+    assert tile["held"][1] == sum(share["bytes"] + share.get("lent", 0) for share in tile["shares"])
+
+
+def test_a_cordoned_node_is_no_trouble_and_one_without_agent_is() -> None:
+    cordoned = {**NODE_OBJECT, "spec": {"unschedulable": True}}
+    for node_object, trouble in ((cordoned, 0), ({**NODE_OBJECT, "status": {"conditions": []}}, 4)):
+        built = model(dataclasses.replace(measured(), nodes=sample.nodes()[:1], node_objects=[node_object]))
+        gpus = built["nodes"][0]["gpus"]
+        assert built["totals"]["trouble"] == sum(each.get("trouble", False) for each in gpus)
+        assert built["totals"]["trouble"] >= trouble
+        assert all(each["status"] for each in gpus)
+        assert gpu(built, "gpu-1/0").get("trouble", False) is bool(trouble)
 
 
 def test_names_of_gpus_are_those_of_top() -> None:

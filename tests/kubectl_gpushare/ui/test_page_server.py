@@ -59,19 +59,24 @@ def page(saved: object) -> Iterator[Page]:
     server.close()
 
 
-def test_the_page_the_model_and_answers_need_the_token(page: Page) -> None:
-    for path in ("/", "/cluster", "/changes?after=0", "/why?pod=ml/waiting", "/nothing"):
+def test_the_model_and_answers_need_the_token(page: Page) -> None:
+    for path in ("/cluster", "/changes?after=0", "/why?pod=ml/waiting", "/nothing"):
         response, body = page.get(path)
         assert response.status == 403
         assert b"token" in body
         assert page.get(f"{path}{'&' if '?' in path else '?'}token=wrong")[0].status == 403
-    assert page.with_token("/")[0].status == 200
+    response, body = page.get("/")  # a reload: its script has the token
+    assert response.status == 200
+    assert b'id="saved">null<' in body  # nothing of the cluster is in it
     response, body = page.with_token("/cluster")
     assert json.loads(body)["totals"]["gpus"] == 12
     assert page.with_token("/nothing")[0].status == 404
 
 
 def test_another_host_name_is_rejected_against_rebinding(page: Page) -> None:
+    assert page.get("/", Host="evil.example")[0].status == 403
+    assert page.get("/cluster?" + "a=b&" * 50, Host="evil.example")[0].status == 403
+    assert page.get("/cluster?" + "a=b&" * 50)[0].status == 403  # too many parameters
     for host in ("evil.example", f"evil.example:{page.server.port}", "127.0.0.1", ""):
         assert page.get(f"/cluster?token={page.token}", Host=host)[0].status == 403
     assert page.get(f"/cluster?token={page.token}", Host=f"localhost:{page.server.port}")[0].status == 200

@@ -11,6 +11,7 @@ import sys
 import urllib.request
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -117,16 +118,19 @@ def test_without_a_display_it_says_how_to_get_there(saved: Path) -> None:
 
 
 @pytest.mark.slow
-def test_it_opens_the_address_in_the_users_browser(saved: Path, tmp_path: Path) -> None:
+def test_the_users_browser_is_led_to_the_address_by_a_file(saved: Path, tmp_path: Path) -> None:
     opened = tmp_path / "opened"
     os.mkfifo(opened)
     browser = tmp_path / "browser"
     browser.write_text(f'#!/bin/sh\necho "$1" > {opened}\n')
     browser.chmod(0o755)
     process, address = started("--from", str(saved), DISPLAY=":99", BROWSER=str(browser))
-    assert opened.read_text().strip() == address
+    leads = Path(opened.read_text().strip().removeprefix("file://"))
+    assert address in leads.read_text()
+    assert (leads.stat().st_mode & 0o777, leads.parent.stat().st_mode & 0o777) == (0o600, 0o700)
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=SECONDS)
+    assert not leads.parent.exists()
 
 
 GONE = "Unable to connect to the server: dial tcp 127.0.0.1:1: connect: connection refused"
@@ -167,9 +171,42 @@ def test_a_user_without_the_right_to_read_pods_sees_the_rest(
     model = saved_model(page)[1]["model"]
     assert isinstance(model, dict)
     assert model["totals"]["gpus"] == 12
-    assert model["cluster"] == {"name": "prod", "live": True}
+    assert (model["cluster"]["name"], model["cluster"]["live"]) == ("prod", True)
     assert 'user "eve" may not list pods' in model["queue"]["why"]
     assert 'user "eve" may not list pods' in model["absent"]["pods"]
+
+
+@pytest.mark.slow
+def test_with_rights_in_one_namespace_its_queue_is_shown(fake_kubectl: Callable[[str], str], tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.json", tmp_path / "pods.json"
+    nodes.write_text(json.dumps({"kind": "GPUNodeList", "metadata": {"resourceVersion": "7"}, "items": []}))
+    waits = sample.gated("team-a/waiting", request="0.5")
+    pods.write_text(json.dumps({"kind": "PodList", "metadata": {}, "items": [waits]}))
+    forbidden = (
+        'Error from server (Forbidden): pods is forbidden: User "eve" cannot list resource "pods" in API group ""'
+    )
+    kubectl = fake_kubectl(
+        'case "$*" in\n'
+        "*watch=true*) exec sleep 60 ;;\n"
+        f"*gpunodes*) exec cat {nodes} ;;\n"
+        f"*namespaces/team-a/pods*) exec cat {pods} ;;\n"
+        f"*) echo '{forbidden} at the cluster scope' >&2; exit 1 ;;\n"
+        "esac"
+    )
+    page = tmp_path / "page.html"
+    process = subprocess.run(
+        [sys.executable, "-m", "kubectl_gpushare", "ui", "-n", "team-a", "--export", str(page)],
+        env=environment(KUBECTL_PATH=kubectl),
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert (process.returncode, process.stderr) == (0, "")
+    model: Any = saved_model(page)[1]["model"]
+    assert [item["pod"] for item in model["queue"]["pods"]] == ["team-a/waiting"]
+    assert model["cluster"]["namespace"] == "team-a"
+    assert any("only those of team-a could be read" in note for note in model["notes"])
 
 
 def test_an_unreachable_cluster_is_one_sentence(plugin: Plugin, fake_kubectl: Callable[[str], str]) -> None:

@@ -35,6 +35,7 @@ def test_the_gpu_shows_to_whom_it_is_lent_and_that_it_is_not_free(node: GpuNode)
     text = "\n".join(layout.page_lines(gpu_page.gpu(gpu, node, Snapshot((node,), ()), now=sample.NOW), PLAIN))
     assert "4Gi to default/trainer, beyond its memory" in text
     assert "12Gi of 80Gi of memory" in text
+    assert "12Gi of 80Gi, 4Gi of it lent" in text
     assert "68Gi" in text
     assert gpu_table.item(gpu)["lentBytes"] == 4 * GIB
 
@@ -50,6 +51,19 @@ def test_the_pod_shows_what_it_is_lent(node: GpuNode) -> None:
     assert "4Gi beyond 8Gi, of at most 20Gi in all" in "\n".join(
         layout.page_lines(pod_page.page(described, snapshot, now=sample.NOW), PLAIN)
     )
+
+
+def test_each_gpu_shows_what_is_lent_there(node: GpuNode) -> None:
+    first = node.allocations[0].shares[0]
+    second = dataclasses.replace(first, containers=("second",), gpu_uuids=("GPU-node-a-1",))
+    entry = dataclasses.replace(node.allocations[0], shares=(first, second))
+    resizes = (Resize("a1", 0, 12 * GIB, 0), Resize("a1", 1, 18 * GIB, 0))
+    owner = dataclasses.replace(builders.node(gpus=2), allocations=(entry,), resizes=resizes)
+    snapshot = Snapshot((owner,), ())
+    lent = [pod_table.on_gpu(entry, None, gpu, snapshot).lent_bytes for gpu in gpu_summary.summarize([owner])]
+    assert lent == [4 * GIB, 10 * GIB]
+    (row,) = pod_table.build(snapshot)
+    assert row.lent_bytes == 14 * GIB
 
 
 def test_nothing_is_shown_while_nothing_is_lent(node: GpuNode) -> None:
