@@ -139,7 +139,7 @@ def test_an_installation_has_no_configurations(overlay: ModuleType, tmp_path: Pa
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["--component", "cdl"], "--component cdl does not exist: write one of cdi, "),
+        (["--component", "cdl"], "--component cdl does not exist: write one of borrow, cdi, "),
         (["--component", "../default"], "--component ../default does not exist"),
         (["--registry", "https://registry.example.org/x"], "--registry https://registry.example.org/x: write REGISTRY/PREFIX"),
         (["--registry", "Registry/x"], "--registry Registry/x: write REGISTRY/PREFIX"),

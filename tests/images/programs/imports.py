@@ -1,4 +1,7 @@
-"""Imports all modules of a package and everything they import, inside functions too; prints their names."""
+"""Imports all modules of a package and everything they import, inside functions too; prints their names.
+
+Further arguments are packages that need an extra, and are left out.
+"""
 
 from __future__ import annotations
 
@@ -10,12 +13,13 @@ import sys
 from pathlib import Path
 
 ours = {"gpushare", sys.argv[1]}
+extras = tuple(f"{package}." for package in sys.argv[2:])
 top = importlib.import_module(sys.argv[1])
 todo = [module.name for module in pkgutil.walk_packages(top.__path__, sys.argv[1] + ".")]
 seen: set[str] = set()
 while todo:
     name = todo.pop()
-    if name in seen or name.split(".")[0] in {"kubernetes_asyncio", "__future__"}:
+    if name in seen or name.split(".")[0] in {"kubernetes_asyncio", "__future__"} or f"{name}.".startswith(extras):
         continue
     seen.add(name)
     module = importlib.import_module(name)

@@ -170,7 +170,7 @@ class BorrowController:
         """Ask for GPUs and give idle ones back.
 
         Return the pods that a GPU is asked for and may be given soon, and the others; both with what is asked for, or
-        why nothing is. Pods whose placeholder waits for a GPU are among the others, for which room may be made elsewhere.
+        why nothing is. Pods whose placeholder waits for a GPU are among the others: room may be made elsewhere.
         """
         if not self._is_listed:
             return [], list(waiting)

@@ -17,7 +17,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, ledger, preemption
@@ -191,7 +191,7 @@ class Preemptor:
 
     async def _in_turn(
         self, waiting: Waiting, namespaces: Collection[str], now: float
-    ) -> AsyncIterator[tuple[Kind, Pod, Request]]:
+    ) -> AsyncGenerator[tuple[Kind, Pod, Request], None]:
         """Yield a pod of each kind that is due: new kinds in the order of the queue, then those tried longest ago."""
         lowest = min((pod.priority for pod in self.pods.values() if not pod.is_gated), default=math.inf)
         again: dict[Kind, tuple[float, Pod, Request]] = {}
