@@ -45,7 +45,7 @@ UNASKED = {
 
 # All our modules that `top` needs; a new one costs every user some milliseconds a call.
 TOP = {
-    "gpushare": "allocation caps codec contract errors gpu_capacity gpunode group_size isolation ledger mig mig_shares mix node object_parsers placement_profile pod policies printable quantity refusal request",
+    "gpushare": "allocation annotation_values caps codec contract errors gpu_capacity gpu_status gpunode group_size isolation json_fields ledger mig mig_shares mix node object_parsers placement_profile pod policies printable quantity refusal request",
     "gpushare.mig": "instance_layout parted profile",
     "gpushare.whatif": "unavailable_nodes",
     "kubectl_gpushare": "__main__ candidates cli commands kubectl options output plugin_errors source views",

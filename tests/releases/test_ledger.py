@@ -13,7 +13,7 @@ import pytest
 
 from gpushare import codec, contract, ledger
 from gpushare.allocation import ALL_STEPS, Allocation, Isolation, Steps
-from gpushare.gpunode import GpuNode, Resize
+from gpushare.gpunode import GpuNode, Mode, Resize
 from tests import builders
 from tests.builders import GIB
 from tests.config.test_crd import full_node
@@ -91,7 +91,8 @@ def test_the_previous_release_reads_every_field_of_this_one() -> None:
     assert read["problems"] == []
     again = codec.read({"metadata": {"name": node.name}, "spec": read["spec"], "status": read["status"]})
     # It does not know steps, so all shares of a pod count at once; nor isolation and MIG devices, so all have leases;
-    # nor memory limits, so nothing is lent, and a GPU has only the memory that is not lent.
+    # nor memory limits, so nothing is lent, and a GPU has only the memory that is not lent;
+    # nor owners, so a GPU of another device plugin takes no shares.
     held = [
         (
             allocation.id,
@@ -110,7 +111,7 @@ def test_the_previous_release_reads_every_field_of_this_one() -> None:
     lent = node.lent_by_gpu()
     assert any(lent.values())
     assert [(gpu.uuid, gpu.memory_bytes + lent.get(gpu.uuid, 0), gpu.mode, gpu.healthy) for gpu in again.gpus] == [
-        (gpu.uuid, gpu.memory_bytes, gpu.mode, gpu.healthy) for gpu in node.gpus
+        (gpu.uuid, gpu.memory_bytes, Mode.EXCLUSIVE if gpu.owner else gpu.mode, gpu.healthy) for gpu in node.gpus
     ]
 
 

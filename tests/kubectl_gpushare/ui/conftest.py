@@ -1,4 +1,4 @@
-"""The distribution's Chromium, one for all tests of a worker, and pages of the story in it."""
+"""The distribution's Chromium, one for each module, and pages of the story in it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MILLISECONDS = 20_000.0  # that anything on the page may take on a busy machine
 Visit = Callable[..., Page]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")  # Playwright runs an event loop while it is open, beside which no other test could
 def browser() -> Iterator[Browser]:
     prerequisites.ensure_programs("chromium")
     # Chromium's sandbox needs another user than root, or a kernel feature that containers lack.
