@@ -109,20 +109,20 @@ check: env build ## Check formats, lints, types, import rules, layers, shell scr
 	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style check-page
 
 PAGE_PACKAGES := ui/node_modules/.complete
+NPM := PATH="$(abspath $(BIN)):$$PATH" npm
 
 .PHONY: page
 page: $(PAGE_PACKAGES) ## Build the page of `kubectl gpushare ui` from ui/ into kubectl_gpushare/ui/page.html
-	cd ui && npm run --silent build
+	cd ui && $(NPM) run --silent build
 
 # Only what the lock names, and no package's own install script.
-$(PAGE_PACKAGES): ui/package.json ui/package-lock.json ui/.npmrc | $(ENVIRONMENT)
-	@command -v npm >/dev/null || $(PYTHON) -m lab.prerequisites node npm
-	cd ui && npm ci --silent --ignore-scripts
+$(PAGE_PACKAGES): ui/package.json ui/package-lock.json ui/.npmrc requirements.lock | $(ENVIRONMENT)
+	cd ui && $(NPM) ci --silent --ignore-scripts
 	@touch $@
 
 .PHONY: check-page
 check-page: $(PAGE_PACKAGES) ## Check the types and lints of the page, and that the committed one is what ui/ builds
-	cd ui && npm run --silent check
+	cd ui && $(NPM) run --silent check
 
 .PHONY: check-style
 check-style: env ## Check formats, lints, import rules, layers, shell scripts, wording

@@ -15,6 +15,7 @@ from typing import Final
 from gpushare.allocation import Allocation
 
 MAX_NOMINATED: Final = 4  # pods at a time for which others are evicted, of different namespaces and on different nodes
+MAX_CHOICES: Final = 8  # sets of victims that are compared with the PodDisruptionBudgets for one pod
 _LOWEST: Final = 2**31  # added to each priority, so that two pods never count less than one
 
 

@@ -29,10 +29,9 @@ PACKAGES = {
     "qemu-aarch64-static": "qemu-user-static",
     "skopeo": "skopeo",
     "clang": "clang",
-    "chromium": "chromium",
-    "node": "nodejs",
-    "npm": "npm",
 }
+# The same for programs that no node needs: `ensure_programs` installs them for the tests and tools that do.
+ON_DEMAND = {"chromium": "chromium"}
 # By file that is not a program: the Debian package that contains it.
 FILES = {
     Path("/usr/share/bash-completion/bash_completion"): "bash-completion",
@@ -55,7 +54,7 @@ def program(name: str) -> str:
     """
     path = shutil.which(name, path=SEARCH_PATH)
     if path is None:
-        raise lab_errors.LabError(f"`{name}` is missing; install it by: apt-get install {PACKAGES.get(name, name)}")
+        raise lab_errors.LabError(f"`{name}` is missing; install it by: apt-get install {_package(name)}")
     return path
 
 
@@ -101,9 +100,7 @@ def ensure_programs(*names: str) -> None:
     """
     if os.geteuid() == 0:
         lacking = [name for name in names if shutil.which(name, path=SEARCH_PATH) is None]
-        packages = {PACKAGES.get(name, name) for name in lacking} | {
-            BESIDES[name] for name in lacking if name in BESIDES
-        }
+        packages = {*map(_package, lacking), *(BESIDES[name] for name in lacking if name in BESIDES)}
         _ensure(sorted(packages))
     for name in names:
         program(name)
@@ -122,6 +119,10 @@ def _ensure(missing: list[str]) -> None:
         update()
         if not _install(missing):
             raise lab_errors.LabError(f"apt-get could not install {', '.join(missing)}; see its messages above")
+
+
+def _package(name: str) -> str:
+    return (PACKAGES | ON_DEMAND).get(name, name)
 
 
 def ensure_packages(*packages: str) -> None:

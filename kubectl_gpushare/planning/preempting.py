@@ -20,8 +20,6 @@ from kubectl_gpushare.planning import reasons
 from kubectl_gpushare.planning.reasons import Reasons
 from kubectl_gpushare.source.snapshot import Snapshot
 
-_MAX_CHOICES = 8  # sets of victims that are compared with the budgets, as in the placer
-
 
 def with_victims(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets: Budgets) -> Reasons:
     """Add whose place the pod would take, or takes, if it fits nowhere."""
@@ -79,7 +77,7 @@ def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> tuple[str, 
     }
     if not all(options.values()):
         return None  # it fits as soon as pods have ended that are being deleted
-    for _ in range(_MAX_CHOICES if options else 0):
+    for _ in range(preemption.MAX_CHOICES if options else 0):
         name = preemption.least_lost(options)
         forbidden = _forbidden(world, options[name], budgets)
         if not forbidden:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,10 +13,7 @@ import pytest
 from tests.kubectl_gpushare import sample, tmux
 from tests.kubectl_gpushare.conftest import PATIENCE, Kubectl
 
-pytestmark = [
-    pytest.mark.apiserver,
-    pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux: apt-get install tmux"),
-]
+pytestmark = pytest.mark.apiserver
 
 COMPLETION = Path("/usr/share/bash-completion/bash_completion")
 NODES = "gpu-1 gpu-2 gpu-10"  # other tests have their own nodes

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+
+from lab import prerequisites
 
 SECONDS = 30.0
 _BETWEEN_SECONDS = 0.05
@@ -96,9 +97,7 @@ def window(folder: Path, environment: Mapping[str, str], *, columns: int = 120, 
 
 
 def _run(socket: Path, *words: str, environment: Mapping[str, str] | None = None) -> str:
-    program = shutil.which("tmux")
-    assert program is not None
-    command = [program, "-f", "/dev/null", "-S", str(socket), *words]
+    command = [prerequisites.program("tmux"), "-f", "/dev/null", "-S", str(socket), *words]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False, env=environment)
     assert ended.returncode == 0, f"{words}: {ended.stderr}"
     return ended.stdout

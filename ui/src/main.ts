@@ -86,10 +86,18 @@ document.body.prepend(
   help,
 );
 
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+prefersDark.addEventListener("change", () => store.set({}));
+function paint(): void {
+  const { theme } = store.view;
+  document.documentElement.dataset["theme"] = theme === "auto" ? (prefersDark.matches ? "dark" : "light") : theme;
+}
+paint();
+
 let version = -1;
 store.onChange(() => {
   const { model } = store;
-  document.documentElement.dataset["theme"] = store.view.theme;
+  paint();
   document.body.classList.toggle("lost", store.lost !== "");
   patch(alerts, warnings().map(([style, text]) => el("p", { class: style }, text)));
   if (!model) {

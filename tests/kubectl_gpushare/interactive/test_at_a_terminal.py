@@ -6,7 +6,6 @@ import os
 import pty
 import re
 import select
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -22,8 +21,6 @@ from tests import builders
 from tests.kubectl_gpushare import tmux
 from tests.kubectl_gpushare.conftest import Kubectl, Plugin, environment
 from tests.kubectl_gpushare.test_live import answer
-
-needs_tmux = pytest.mark.skipif(shutil.which("tmux") is None, reason="no tmux: apt-get install tmux")
 
 
 @pytest.fixture
@@ -42,7 +39,6 @@ def row(pattern: str) -> Callable[[list[str]], bool]:
     return lambda shown: any(re.search(pattern, line) for line in shown)
 
 
-@needs_tmux
 @pytest.mark.apiserver
 def test_a_person_cordons_a_gpu_and_asks_why_a_pod_waits(kubectl: Kubectl, namespace: str, folder: Path) -> None:
     with opened(folder, kubectl.environment) as window:
@@ -124,7 +120,6 @@ def test_a_closed_terminal_ends_it_and_its_kubectl(
     assert not watch.exists() or "Z" in (watch / "stat").read_text().split()[2]
 
 
-@needs_tmux
 @pytest.mark.slow
 def test_a_cluster_goes_away_and_comes_back(
     folder: Path, programs: Path, fake_cluster: dict[str, str], tmp_path: Path

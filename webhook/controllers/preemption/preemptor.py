@@ -42,7 +42,6 @@ logger = logging.getLogger(__name__)
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 MAX_PER_MINUTE: Final = 20  # evictions
 MAX_OPTIONS: Final = 100  # nodes on which the pod would fit, as in kube-scheduler
-MAX_CHOICES: Final = 8  # sets of victims that are read from the API server for one pod in a round
 MAX_TRIES: Final = 8  # kinds of pods for which a round searches the cluster
 SEARCH_SECONDS: Final = 1.0  # after which a round ends its search; the next one begins at the next node
 REST: Final = 4  # the pause after such a round, as a multiple of the search: it takes at most a fifth of the time
@@ -231,7 +230,7 @@ class Preemptor:
                 break
         declared = (await self.api.list(BUDGETS_PATH, keep=lambda item: item)).items if options else ()
         budgets = evicting.Budgets.from_manifests(declared)
-        for _ in range(MAX_CHOICES):
+        for _ in range(preemption.MAX_CHOICES):
             if not options:
                 return None
             name = preemption.least_lost({node: option.victims for node, option in options.items()})
