@@ -1,8 +1,8 @@
-"""How long scripted loads wait for nodes, and how many nodes they start against the least possible.
+"""How long scripted loads wait for nodes, and how many nodes they start compared with the minimum.
 
 A real API server and scheduler, the webhook with demand pods, and the small autoscaler of the tests, which follows the
 rules of Cluster Autoscaler's FAQ; a node boots in `--boot-seconds`. No cloud, kubelet or GPU is involved, so "running"
-means bound. Each load starts from zero nodes. The least possible number of nodes is a lower bound: the GPUs that the
+means bound. Each load starts from zero nodes. The minimum is a lower bound: the GPUs that the
 pods request together, and that those requesting more than half of a GPU need each, over the GPUs of a node.
 Prints a table for people, then one JSON object a line per figure.
 

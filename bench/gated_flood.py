@@ -4,7 +4,7 @@ The cluster is full except for one GPU, on which none of the many fits. A round 
 alone; then a pod of another namespace arrives, younger than all of them, and fits. The figures are CPU time, which a
 busy machine does not stretch. They are: the delay from the arrival until the pod is ungated, which includes the rest of
 the current round and the placer's pause (as long as the round, 0.2 to 2 s); the round itself; and the longest time for
-which the event loop, and so the webhook, stood still. The baseline is a round with 10 such pods. Prints a table for
+which the event loop, and so the webhook, was blocked. The baseline is a round with 10 such pods. Prints a table for
 people, then one JSON object a line per figure.
 
 Run: python bench/gated_flood.py [--pods 10000] [--nodes 300]
@@ -109,7 +109,7 @@ class Placer:
 
 
 class Heart:
-    """A task that records the longest time for which the event loop stood still."""
+    """A task that records the longest time for which the event loop was blocked."""
 
     def __init__(self) -> None:
         self.longest = 0.0

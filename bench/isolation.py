@@ -49,7 +49,7 @@ PUBLISHED: Final = {
     NONE: decoding.SLICED[decoding.REQUESTS.index(REQUESTS)],
     MPS: decoding.MPS[decoding.REQUESTS.index(REQUESTS)],
 }
-LATE: Final = ("requests", "bursts")  # modes with a given amount of work, of which each piece has a latency
+LATE: Final = ("requests", "bursts")  # modes with a given amount of work, whose pieces each have a latency
 AIM: Final = 0.03  # how much less than the best `auto` may do
 HEAD: Final = ("pair", "isolation", "work, % of dedicated", "of each", "share error, points", "p99 ms", "memory limit")
 NOT_BUILT: Final = "mig is left out: the agent does not cut instances for pods yet"
@@ -78,7 +78,7 @@ class Pair:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Row:
-    """What a pair did. work: each tenant's, in percent of what a dedicated GPU does; p99_ms: of the latencies."""
+    """The results of a pair. work: each tenant's, in percent of what a dedicated GPU does; p99_ms: of the latencies."""
 
     work: tuple[float, float]
     share_error: float | None
@@ -92,7 +92,7 @@ class Row:
 
     @property
     def is_limited(self) -> bool:
-        """Whether the memory limit was kept."""
+        """Whether the memory limit held."""
         return self.memory.startswith("kept")
 
 
@@ -176,7 +176,7 @@ def _work(own: Done, tenant: Tenant, alone: Done, pair: Pair) -> float:
 
 
 async def _memory(node: Node, kind: str) -> str:
-    """Let the first tenant allocate as much as it can; return whether its limit was kept, and by what."""
+    """Let the first tenant allocate as much as it can; return whether its limit held, and what enforced it."""
     name = node.arbiter.allocations[0].pod.name
     environment = {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
     box = dataclasses.replace(node.box, preload=()) if kind == NONE else node.box

@@ -1,6 +1,6 @@
 """The webhook's CPU time for refusing expensive pods that fit nowhere: 1,000 nodes × 8 GPUs by default.
 
-Anyone who can create pods can have one reviewed at any rate (`--dry-run=server`), and each review delays all others. So
+Any user who can create pods can send reviews at any rate (`--dry-run=server`), and each review delays all others. So
 each pod here has the maximum of one thing, or far more, and requests what no node has; then the benchmark searches for
 more expensive pods. The figure is the CPU time of a whole review, for a new shape (`first`) and a known one (`again`);
 the goal is 20 ms. The baseline is a plain pod that fits nowhere: `ratio` is against it. Each `first` is the best of

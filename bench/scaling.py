@@ -87,7 +87,7 @@ def plot(moments: Sequence[Moment], target: Path) -> None:
 
 
 def main() -> None:
-    """Tell the story and print it."""
+    """Run the scenario and print its figures."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--plot", type=Path)
     arguments = parser.parse_args()

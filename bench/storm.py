@@ -210,7 +210,7 @@ def resized(administrator: access.Access) -> int:
 
 
 def measured(administrator: access.Access, seed: int, *, seconds: float, most_pause_seconds: float) -> dict[str, Any]:
-    """Run the storm, wait for the calm, and count."""
+    """Create the load, wait until the cluster is idle, and count."""
     assert administrator.lab is not None
     keys = administrator.lab.certificates
     server = calls.Server(administrator.server, keys / "ca.crt", keys / "admin.crt", keys / "admin.key")

@@ -38,7 +38,7 @@ def read_bounds(text: str) -> Bounds:
     match = re.fullmatch(r"(?:(\d{1,3})-)?(\d{1,3})", text)
     least, most = (int(match[1] or 0), int(match[2])) if match else (0, 0)
     if not match or not least <= most <= MAX_GPUS:
-        said = "write how many of its GPUs gpushare may borrow, such as 4, or the fewest and the most, such as 1-4"
+        said = 'write how many of its GPUs gpushare may borrow, such as "4", or a range such as "1-4"'
         raise errors.QuantityError(f"its label {contract.BORROW_LABEL} is {errors.quoted(text)}: {said}")
     return Bounds(least, most)
 
@@ -60,8 +60,8 @@ def refusal(node: GpuNode, labels: Mapping[str, str], offered: Mapping[str, int]
         return f"it has GPUs in MIG mode (label {_MIG_LABEL}: {strategy}), and {_WHOLE}"
     if not count:
         return (
-            f"it offers no {contract.BORROWED_RESOURCE}: another device plugin must give its GPUs, "
-            "and GPUs that are given by DRA (GPUCluster) cannot be borrowed"
+            f"it offers no {contract.BORROWED_RESOURCE}: only GPUs of another device plugin can be borrowed, "
+            "not those of a DRA driver (GPUCluster)"
         )
     if count > len(node.gpus):
         return f"it offers {count} {contract.BORROWED_RESOURCE} of {len(node.gpus)} GPUs, and {_WHOLE}"

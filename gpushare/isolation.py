@@ -41,7 +41,7 @@ class LeaseRule(NamedTuple):
 # where small kernels of several pods would otherwise take turns, such as those of two models that decode. It has no
 # turns, its percentages are ceilings for each process, and a fault can end all pods of the GPU.
 LEASES: Final[tuple[LeaseRule, ...]] = (
-    LeaseRule(lambda asked: asked.latency, "leases let a pod with latency go first, and MPS has no turns", always=True),
+    LeaseRule(lambda asked: asked.latency, "leases give precedence to latency, and MPS has no turns", always=True),
     LeaseRule(
         lambda asked: any(demand.gpus > 1 for demand in asked.demands),
         "its share has several GPUs, and a process has one MPS daemon",
@@ -49,15 +49,15 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
     ),
     LeaseRule(
         lambda asked: asked.group_size.is_gang,
-        "leases let the pods of a group run at the same time, as collectives need",
+        "leases run the pods of a group at the same time, as collectives need",
     ),
     LeaseRule(
         lambda asked: any(demand.share.request_percent == 100 for demand in asked.demands),
-        "it asks for the whole compute of a GPU, so no other kernels would run next to its own",
+        "it requests a whole GPU's compute, so no other kernels would run next to its own",
     ),
     LeaseRule(
         lambda asked: any(demand.share.request_percent == 0 for demand in asked.demands),
-        "idle compute gives way to other shares, and MPS clients give way to none",
+        "with leases it yields to other shares, and MPS clients never yield",
     ),
     LeaseRule(
         lambda asked: any(0 < demand.share.request_percent < demand.share.limit_percent for demand in asked.demands),
@@ -65,11 +65,11 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
     ),
     LeaseRule(
         lambda asked: any(demand.share.limit_percent < 100 and len(demand.containers) > 1 for demand in asked.demands),
-        "its containers have a limit together, and MPS limits each process",
+        "its containers have a common limit, and MPS limits each process",
     ),
 )
 _BESIDE: Final = "kernels of several pods run side by side under MPS, which leases cannot do"
-_NO_ROOM: Final = "no GPU that takes MPS shares has room for it"
+_NO_ROOM: Final = "no GPU that offers MPS has room for it"
 
 _Outcome = TypeVar("_Outcome")
 

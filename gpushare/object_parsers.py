@@ -106,7 +106,7 @@ class ObjectReader:
     def _document(self) -> None:
         self._mark("{")
         if self._list_only and self._is_list:
-            raise NotJson("there is something after the list")
+            raise NotJson("there is more text after the list")
         self.fields = {}
         self._is_list = False
         self._next = self._field

@@ -30,7 +30,7 @@ def _command(verb: str, help_text: str, short_help: str, *, cordoned: bool) -> c
     @click.command(verb, short_help=short_help, help=help_text)
     @click.argument("arguments", nargs=-1, metavar="gpu|node NAME...", shell_complete=candidates.cordon)
     @_reason(cordoned)
-    @click.option("--dry-run", is_flag=True, help="Ask the API server whether it would do it, and change nothing")
+    @click.option("--dry-run", is_flag=True, help="Let the API server check the change, without making it")
     @options.connection(candidates.contexts)
     def run(arguments: tuple[str, ...], dry_run: bool, reason: str | None = None, **params: Any) -> None:
         chosen = options.collect(params)
@@ -80,7 +80,7 @@ def _note(origin: live_cluster.LiveCluster, reason: str | None) -> CordonNote:
 def _names(arguments: Sequence[str]) -> list[str]:
     names = list(arguments[1:] if arguments and arguments[0] in {*_GPU, *_NODE} else arguments)
     if not names:
-        raise click.UsageError("say which: gpu NODE/INDEX, gpu UUID or node NODE")
+        raise click.UsageError("specify the GPU or the node: gpu NODE/INDEX, gpu UUID or node NODE")
     return [name.removeprefix("gpu/") for name in names]
 
 

@@ -150,7 +150,9 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
     if settings.default_isolation not in DEFAULT_ISOLATIONS:
         known = ", ".join(DEFAULT_ISOLATIONS)
-        raise UsageError(f'--default-isolation "{settings.default_isolation}" is not possible: write one of {known}')
+        raise UsageError(
+            f'--default-isolation "{settings.default_isolation}" cannot be the default: write one of {known}'
+        )
     if settings.demand_resource and settings.demand_resource not in _RESOURCES:
         known = " or ".join(_RESOURCES)
         raise UsageError(f'--demand-resource "{settings.demand_resource}" is unknown: write {known}')
@@ -230,10 +232,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--preemption", action=argparse.BooleanOptionalAction, default=None, help=evict)
     demand = f"ask an autoscaler for nodes by pods that request this resource, {' or '.join(_RESOURCES)}"
     add("--demand-resource", metavar="RESOURCE", help=f"{demand} (default: none)")
-    add("--demand-max-gpus", metavar="GPUS", help="for how many GPUs to ask at a time (default: 16)")
-    named = "GPUs of nodes that it can start, by product label and memory, such as NVIDIA-L4=24Gi, comma-separated"
+    add("--demand-max-gpus", metavar="GPUS", help="maximum number of GPUs requested at a time (default: 16)")
+    named = "GPUs of the nodes that it can start, by product label and memory, such as NVIDIA-L4=24Gi, comma-separated"
     add("--demand-products", metavar="PRODUCTS", help=f"{named}; needed while no such node exists")
-    borrowed = f"borrow up to so many GPUs of other device plugins, on nodes with the label {contract.BORROW_LABEL}"
+    borrowed = f"borrow at most this many GPUs of other device plugins, on nodes with the label {contract.BORROW_LABEL}"
     add("--borrow-max-gpus", metavar="GPUS", help=f"{borrowed} (default: none)")
     add("--borrow-idle-seconds", help="how long a borrowed GPU without shares is kept (default: 60)")
     add("--log-level", help=f"one of {', '.join(lifecycle.LOG_LEVELS)} (default: info)")

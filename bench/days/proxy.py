@@ -27,7 +27,7 @@ REASONS = {429: "TooManyRequests", 500: "InternalError"}
 
 @dataclass(frozen=True)
 class Fault:
-    """status: answered in place of the API server, 0 for none; delay_seconds: before each call."""
+    """status: returned instead of the API server's answer, 0 for none; delay_seconds: before each call."""
 
     status: int = 0
     retry_after_seconds: int = 0

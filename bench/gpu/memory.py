@@ -48,7 +48,7 @@ async def exactness(bench: Bench) -> None:
 
 
 async def _row(bench: Bench, mode: Mode, kind: str, unit: int, limit: int) -> tuple[list[str], bool]:
-    """Return one row of the table, and whether the limit was kept in it."""
+    """Return one row of the table, and whether the limit held."""
     exact = limit // unit * unit
     row, bit = [f"{kind}, {mode.name}"], False
     for count in (1, PROCESSES):

@@ -2,7 +2,7 @@
 
 How fast programs start on a machine is unknown until they have started, and time on a GPU may be short. So the bench
 plans again after every case, by the time that the finished ones took. A window is never shorter than the minimum: a
-shorter one measures single leases and not shares. Cases are left out instead, the least wanted first.
+shorter one measures single leases and not shares. Cases are left out instead, the least important first.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class Report:
         return value
 
     def fail(self, name: str, error: object) -> None:
-        """Record that a case, or one row of it, failed. The run goes on and ends with exit code 1."""
+        """Record that a case, or one row of it, failed. The run continues and ends with exit code 1."""
         why = " ".join(f"{type(error).__name__ if isinstance(error, Exception) else ''} {error}".split())
         self.failed.append(name)
         self.say(f"\n{name}: failed: {why[:1000]}")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-Plot = Callable[[Any, dict[str, float]], bool]  # draws the figures' values on the axis; whether there were any
+Plot = Callable[[Any, dict[str, float]], bool]  # draws values on the axis, and returns whether it drew any
 
 OURS, NATIVE, AIM = "#1f77b4", "#bbbbbb", "#d62728"
 

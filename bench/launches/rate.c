@@ -1,10 +1,10 @@
 /* The cost of a launch before the driver: without a gate, with libgpushare's gate, and for scale with a gate that
  * takes a lock and reads the clock, as libraries do that count or time launches.
  *
- * Prints nanoseconds a launch of each in the default stream, then of libgpushare's gate in a stream of the program,
- * in two such streams in turn, and in two threads at once. Short loops run in turn, and the minimum of each counts,
- * so that other work on the machine does not matter. Run it in its own share container, with null_driver.c as the
- * driver. */
+ * Prints nanoseconds per launch: for each of them in the default stream, then for libgpushare's gate in a stream of
+ * the program, in two such streams in turn, and in two threads at once. Short loops run in turn, and the minimum of
+ * each counts, so that other work on the machine does not matter. Run it in its own share container, with null_driver.c
+ * as the driver. */
 #define _GNU_SOURCE
 #include <dlfcn.h>
 #include <pthread.h>

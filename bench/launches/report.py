@@ -18,7 +18,7 @@ ONE_OF_MANY = re.compile(r"(split|handover)\.\d")
 
 @dataclasses.dataclass
 class Report:
-    """The tables and figures of a run. prefix: of the figures' names."""
+    """The tables and figures of a run. prefix: begins each figure's name."""
 
     seconds: float
     prefix: str = PREFIX

@@ -41,7 +41,7 @@ class Running:
 
 @dataclass(frozen=True)
 class Comparison:
-    """A sentence for each difference between two witnesses; and of how many pods each kind was compared."""
+    """A sentence for each difference between two views, and the number of pods compared, by kind."""
 
     contradictions: list[str]
     compared: collections.Counter[str]

@@ -55,7 +55,7 @@ def replace(administrator: access.Access, pod: dict[str, Any]) -> None:
 
 
 class World:
-    """The pods, and what may happen to them. placed: the UIDs of those that got a share or a device."""
+    """The pods, and the possible actions on them. placed: the UIDs of pods that got a share or a device."""
 
     def __init__(self, node: Node, seed: int) -> None:
         self._node, self._draw = node, random.Random(seed)

@@ -40,8 +40,9 @@ def least_unallocated(
 
 
 class _Bound:
-    """The problem. `placed`: pods to place, by class; `most`: these and the waiting ones; `without`: pods without a
-    GPU.
+    """The optimization problem.
+
+    placed: pods to place, by class; most: these and the waiting ones; without: pods without a GPU.
     """
 
     def __init__(

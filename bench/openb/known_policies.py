@@ -2,7 +2,7 @@
 
 random, first-fit: the first node by number with room. best-fit: least CPU and GPU left, as parts of the largest node,
 as FGD's authors define it. fgd: fragmentation gradient descent as published, the score rounded to whole numbers of 0 to
-100; fgd-fuller: the same, with ties broken by the least GPU and CPU left, the strongest form of it that we know. FGD
+100; fgd-fuller: the same, with ties broken by the least GPU and CPU left, its strongest known form. FGD
 knows the whole list of pods in advance, as in its authors' experiments. Where pods request different parts of a GPU's
 memory and compute, a GPU's free part is the mean of both; no publication covers that case.
 """

@@ -106,7 +106,7 @@ CASES["everything"]["spec"] |= {
     "affinity": {**near("podAffinity", 4, 6)["affinity"], **on_nodes(4, 4, 70)["affinity"]},
 }
 
-# Findings of the search, shortened: pods of which only the last part does not fit, and very long manifests.
+# Findings of the search, shortened: pods whose last part alone does not fit, and very long manifests.
 CASES["8 shares, the last too large"] = many(8, ["0.02", "0.05", "0.03"], gpus=6)
 CASES["8 shares, the last too large"]["metadata"]["annotations"] |= {
     f"{contract.REQUEST}.c7": "0.01",

@@ -20,7 +20,7 @@ _STARTS = '"Starting Kubelet Plugin Manager"'  # logged just after it has create
 
 @dataclass(frozen=True)
 class Refusal:
-    """A rejected pod, of which no container will run."""
+    """A rejected pod, whose containers will never run."""
 
     at: float
     uid: str

@@ -1,4 +1,4 @@
-"""The troubles, as a table. Each hits a cluster that goes on admitting pods, and ends when the cluster is healthy."""
+"""The table of faults. Each hits a cluster that continues to admit pods, and ends when the cluster is healthy."""
 
 from __future__ import annotations
 

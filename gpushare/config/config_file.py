@@ -256,7 +256,7 @@ def _sm_partitions(item: Item, isolations: Collection[Isolation]) -> int:
         raise item.error(f"is out of range: write 2 to {contract.MAX_SM_PARTITIONS}, or remove it for no partitions")
     largest = 100 // count  # request of a share, in percent
     if 100 // largest != count:
-        raise item.error(f"is for no request in whole percent: write {100 // (largest + 1)}")
+        raise item.error(f"fits no request in whole percent: write {100 // (largest + 1)}")
     return count
 
 

@@ -83,7 +83,7 @@ def share(annotations: Mapping[str, str]) -> RequestingPod:
 def largest_hole(world: World, budgets: Budgets, *, moves_cpu_only: bool = False) -> DefragPlan:
     """Plan to free the largest possible part of a GPU, without moves if it is free already or nothing is possible."""
     for size in map(quantity.format_compute, _HOLES):
-        wanted = [(f"a hole of {size} GPU", share({contract.REQUEST: size}))]
+        wanted = [(f"a free part of {size} GPU", share({contract.REQUEST: size}))]
         plan = make_room(world, wanted, budgets, stay=False, moves_cpu_only=moves_cpu_only)
         if plan.steps[0].gpus:
             break

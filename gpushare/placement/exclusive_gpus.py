@@ -96,8 +96,8 @@ def _gpus(placement: Placement) -> set[str]:
 def _sentence(bound: ExclusiveBound, request: Request, held: Mapping[str, str]) -> str:
     label, asked = errors.quoted(request.constraints.exclusion), gpus_of(request)
     return (
-        f"{contract.EXCLUSION} {label} asks for {asked} GPU{'s' * (asked != 1)} without other pods, and pods with such "
-        f"labels have {len(held)} of the {bound.most_gpus} that the ResourceQuota {bound.quota} allows the namespace "
-        f"{bound.namespace} (requests.{contract.RESOURCE_PERCENT} is {bound.percent}, each of them counts as 100): use "
+        f"{contract.EXCLUSION} {label} asks for {asked} exclusive GPU{'s' * (asked != 1)}, but the namespace "
+        f"{bound.namespace} already has {len(held)} of the {bound.most_gpus} that its ResourceQuota {bound.quota} "
+        f"allows (requests.{contract.RESOURCE_PERCENT} is {bound.percent}, and each exclusive GPU counts as 100): use "
         "a label that the namespace already has on a GPU with room, wait until such a pod ends, or raise the quota"
     )

@@ -64,7 +64,9 @@ def _version(facts: ClusterFacts) -> Iterator[Finding]:
     version = versions.parse_version(text)[:2]
     oldest, newest = versions.MIN_KUBERNETES, versions.MAX_KUBERNETES
     if not version:
-        yield Finding(Severity.UNKNOWN, f"the API server calls its version {text!r}", (), "run kubectl version")
+        yield Finding(
+            Severity.UNKNOWN, f"the API server reports the unknown version {text!r}", (), "run kubectl version"
+        )
     elif version < oldest:
         found = f"Kubernetes {text}, but gpushare needs {versions.format_version(oldest)} or newer"
         yield Finding(Severity.BLOCKING, found, (), "upgrade it")

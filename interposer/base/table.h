@@ -40,7 +40,7 @@ bool table_containing(table_t *table, uint64_t address, entry_t *entry_p);
 /* Calls `each`, unless it is NULL, for every entry concerned, with the lock held. */
 void table_change_owner(table_t *table, uint64_t from, uint64_t to, void (*each)(entry_t *entry));
 
-/* Remove one entry of this owner. Returns false if there is none. `*from_p` starts at 0 and tells where to continue. */
+/* Remove one entry of this owner. Returns false if there is none. `*from_p` starts at 0 and is where to continue. */
 bool table_remove_owned(table_t *table, uint64_t owner, entry_t *entry_p, size_t *from_p);
 
 /* Empty and unlock the table, in the child of a fork. */

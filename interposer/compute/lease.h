@@ -15,7 +15,7 @@ void lease_revoke(uint32_t gpu, uint64_t number);
 /* Request a lease, return one, or wait. Returns the longest time until the next poll, in nanoseconds. */
 uint64_t lease_poll(uint32_t gpu);
 
-/* Tell a new arbiter which leases this process holds and needs. */
+/* Report this process's leases, and those it needs, to a new arbiter. */
 void lease_rejoin(uint32_t gpu);
 
 #endif

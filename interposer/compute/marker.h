@@ -1,4 +1,4 @@
-/* Tells whether a GPU still runs work of this process, by an event after all work of each context. Before CUDA 12.5
+/* Checks whether a GPU still runs work of this process, by an event after all work of each context. Before CUDA 12.5
  * there is no such event, and it would break a capture; then each stream gets one.
  *
  * For the helper thread, except for the functions about contexts. A broken context runs nothing. */

@@ -1,4 +1,4 @@
-/* The streams that the program has created, with an event in each, which tells whether its work has ended. They are
+/* The streams that the program has created, each with an event to query whether its work has ended. They are
  * used where a context cannot be queried as a whole: before CUDA 12.5, and during captures.
  *
  * The lock protects the list only and is never held across a call to the driver. A thread claims the stream that it

@@ -30,7 +30,7 @@ void capture_started(CUstream stream, CUcontext context, bool begun);
 /* The capture that began in this stream has ended. */
 void capture_ended(CUstream stream);
 
-/* Around a stream's destruction, which ends the stream's capture; if it fails, the capture goes on. */
+/* Around a stream's destruction, which ends the stream's capture; if it fails, the capture continues. */
 typedef struct {
     CUstream stream;
     CUcontext context;

@@ -1,4 +1,4 @@
-/* Our own events in the program's contexts, which tell when earlier work has ended. */
+/* Our own events in the program's contexts, to query whether earlier work has ended. */
 #ifndef GPUSHARE_EVENT_H
 #define GPUSHARE_EVENT_H
 

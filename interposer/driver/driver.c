@@ -23,7 +23,7 @@ void *driver_next_dlopen;
 void *driver_functions[HOOK_COUNT];
 
 /* The copy of a library that is in use. Programs try several copies, so until one is initialized, it is the copy in
- * which the program last found a function. It is not kept loaded, or a search by name would find it again instead of
+ * which the program last found a function. It is not held open, or a search by name would find it again instead of
  * the next copy. The first copy that is initialized stays in use. */
 typedef struct {
     bool bound;

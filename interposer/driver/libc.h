@@ -1,4 +1,4 @@
-/* Finds libc's own functions, whatever else is preloaded. */
+/* Finds libc's own functions, even if other preloaded libraries replace them. */
 #ifndef GPUSHARE_LIBC_H
 #define GPUSHARE_LIBC_H
 

@@ -14,7 +14,7 @@
 
 #define MAX_DEVICES 64
 
-/* The last known primary contexts, which tell whose allocations a reset ends. */
+/* The last known primary contexts, to find the allocations that a reset ends. */
 static CUcontext primary[MAX_DEVICES];
 
 /* How often each context was attached: it survives that many detaches. */

@@ -233,7 +233,7 @@ void arbiter_reclaim(uint32_t gpu, uint64_t bytes) {
         (void)wait_for(&arbiter.reclaimed, number, now_ns() + ANSWER_TIMEOUT_NS);
 }
 
-/* The number tells apart a late answer to an earlier request. */
+/* The number identifies a late answer to an earlier request. */
 bool arbiter_measure(uint32_t gpu, uint64_t *bytes_p) {
     const uint64_t until_ns = now_ns() + ANSWER_TIMEOUT_NS;
     uint32_t number = ++arbiter.measure_requests;

@@ -9,8 +9,8 @@
  * (quota.h), and the rest is an upper bound for everything held unseen.
  *
  * The bytes in question were freed before the request, and the agent measures after it; from then on they can only
- * become fewer. So a refund is right whichever process imported the memory, however old other measurements are, and
- * whatever is allocated meanwhile. */
+ * become fewer. So a refund is correct for any importing process, with measurements of any age, and during other
+ * allocations. */
 #ifndef GPUSHARE_LINGERING_H
 #define GPUSHARE_LINGERING_H
 

@@ -15,7 +15,7 @@
  * The sum also includes what the agent has measured beyond the slots, such as contexts and modules. This can push
  * the sum over the limit, and then nothing more is granted. It only increases sums, so the proof holds.
  *
- * Of two simultaneous charges both may be refused although one would fit. The caller tries again. */
+ * Two simultaneous charges may both be refused although one would fit. The caller tries again. */
 #ifndef GPUSHARE_QUOTA_H
 #define GPUSHARE_QUOTA_H
 

@@ -161,7 +161,7 @@ bool share_charge(uint32_t gpu, uint64_t bytes) {
     uint64_t limit_bytes = share_limit_bytes(gpu);
     if (charge(gpu, bytes))
         return true;
-    /* Whatever the arbiter lends belongs to the whole container, so another charge may have taken it first. */
+    /* Lent memory belongs to the whole container, so another charge may use it first. */
     for (unsigned reclaims = 0; reclaims < MAX_RECLAIMS; reclaims++) {
         uint64_t before_bytes = limit_bytes;
         reclaim();

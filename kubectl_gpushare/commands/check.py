@@ -17,7 +17,7 @@ FINE, NOT_TOLD, NOT_FINE = 0, 1, 2
 _FORMATS = ("wide", "json", "yaml", "name")
 
 
-@click.command(short_help="Say what a cluster lacks for gpushare, why it matters and what to do about it")
+@click.command(short_help="Check whether a cluster meets the requirements of gpushare, with reasons and remedies")
 @click.option(
     "--before-install",
     is_flag=True,
@@ -40,7 +40,7 @@ _FORMATS = ("wide", "json", "yaml", "name")
 @options.printed(_FORMATS)
 @options.connection(candidates.contexts)
 def command(before_install: bool, manifests: tuple[str, ...], fail_on: str, **params: Any) -> int:
-    """Say what a cluster lacks for gpushare, why it matters and what to do about it.
+    """Check whether a cluster meets the requirements of gpushare, with reasons and remedies.
 
     Checks each precondition (docs/preconditions.md) against the objects of the cluster. On nodes with an agent, the
     agent's report of its node counts. Objects that you may not read are reported as unknown. If gpushare is installed,

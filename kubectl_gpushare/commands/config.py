@@ -46,10 +46,10 @@ _MANAGER = "kubectl-gpushare"
 _LATER = "each GPU changes as soon as no pod uses it: kubectl gpushare config show"
 
 _yes = click.option("--yes", "-y", is_flag=True, help="Do not ask")
-_dry_run = click.option("--dry-run", is_flag=True, help="Ask the API server whether it would do it, and change nothing")
+_dry_run = click.option("--dry-run", is_flag=True, help="Let the API server check the change, without making it")
 
 
-@command.command("set", short_help="Write a configuration into the ConfigMap, after showing what it changes")
+@command.command("set", short_help="Write a configuration into the ConfigMap, after showing the changes")
 @click.argument("name", metavar="NAME", shell_complete=candidates.entries)
 @options.file(
     "-f",
@@ -61,7 +61,7 @@ _dry_run = click.option("--dry-run", is_flag=True, help="Ask the API server whet
 @_dry_run
 @options.connection(candidates.contexts)
 def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any) -> None:
-    """Write a configuration into the ConfigMap, after showing what it changes.
+    """Write a configuration into the ConfigMap, after showing the changes.
 
     NAME is the entry that nodes choose by their label; nodes without a label follow the entry default. Prints how the
     GPUs of each node that follows the entry will change, and asks for confirmation. GPUs change while they are unused,
@@ -113,7 +113,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
     printing.write_words([f"configmap/{location[1]}: entry {name} {done}{ending}"], sys.stdout)
 
 
-@command.command("label", short_help="Have a node follow a configuration, after showing what that changes")
+@command.command("label", short_help="Make a node follow a configuration, after showing the changes")
 @click.argument("node", metavar="NODE", shell_complete=candidates.nodes)
 @click.argument("name", metavar="NAME", required=False, shell_complete=candidates.entries)
 @click.option("--remove", is_flag=True, help="Remove the label, so that the node follows the entry default")
@@ -121,7 +121,7 @@ def set_entry(name: str, filename: str, yes: bool, dry_run: bool, **params: Any)
 @_dry_run
 @options.connection(candidates.contexts)
 def label_node(node: str, name: str | None, remove: bool, yes: bool, dry_run: bool, **params: Any) -> None:
-    """Have a node follow a configuration, after showing what that changes.
+    """Make a node follow a configuration, after showing the changes.
 
     Prints how the node's GPUs will change and which pods they wait for, asks for confirmation, and sets the node's
     label gpushare.io/config. Needs permission to get and patch Nodes.

@@ -32,14 +32,14 @@ KINDS = {
 Described = tuple[Callable[[], Page], Callable[[], Document]]
 
 
-@click.command(short_help="Show who shares a node or GPU, or what a pod got and why")
+@click.command(short_help="Show the shares of a node or GPU, or the share of a pod and why it is there")
 @click.argument("arguments", nargs=-1, metavar="node|gpu|pod|TYPE/NAME [NAME...]", shell_complete=candidates.describe)
 @options.printed(("json", "yaml"))
 @options.selector
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
 def command(arguments: tuple[str, ...], **params: Any) -> None:
-    """Show who shares a node or GPU, or what a pod got and why.
+    """Show the shares of a node or GPU, or the share of a pod and why it is there.
 
     A GPU is named NODE/INDEX, or by its UUID or a prefix of it. Without a name, all objects of the type are described.
 
@@ -83,7 +83,7 @@ _DOCUMENTS = {"node": "NodeDescription", "gpu": "GPUDescription", "pod": "PodDes
 
 def _parse(arguments: Sequence[str]) -> tuple[str, tuple[str, ...]]:
     if not arguments:
-        raise click.UsageError("say what to describe: node, gpu or pod")
+        raise click.UsageError("specify what to describe: node, gpu or pod")
     word, slash, name = arguments[0].partition("/")
     if word.lower() in workloads.KINDS:
         return "pod", tuple(f"{word}/{given}" for given in ((name,) if slash else ()) + tuple(arguments[1:]))

@@ -77,11 +77,11 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     annotations = {key: value for key, value in asked.items() if value is not None}
     chosen = options.collect(params)
     if bool(filename) == bool(annotations):
-        raise click.UsageError("say what is to fit: either -f FILE, or --request, --memory and the like")
+        raise click.UsageError("specify what to fit: either -f FILE, or --request, --memory and the like")
     if filename == "-" and "-" in chosen.files:
         raise click.UsageError("-f and --from cannot both be standard input")
     if not filename and not any(key in annotations for key in contract.SHARE_KEYS):
-        raise click.UsageError("say how large the share is: --request, --memory or --gpus")
+        raise click.UsageError("specify the size of the share: --request, --memory or --gpus")
     origin = chosen_source.from_options(chosen)
     namespace = chosen.namespace or origin.default_namespace
     if filename:

@@ -53,7 +53,7 @@ def command(filenames: tuple[str, ...], **params: Any) -> int:
     chosen = options.collect(params)
     paths = (*filenames, *chosen.files)
     if bool(paths) is bool(chosen.namespace):
-        raise click.UsageError("say what to migrate: either -f FILE, or -n NAMESPACE for what runs there")
+        raise click.UsageError("specify what to migrate: either -f FILE, or -n NAMESPACE for what runs there")
     if paths.count("-") > 1:
         raise click.UsageError("standard input can be read only once")
     running = [] if paths else [*live_cluster.LiveCluster(chosen.kubectl()).with_pod_templates(chosen.namespace)]

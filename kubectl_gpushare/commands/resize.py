@@ -123,7 +123,7 @@ def amounts(request: str | None, limit: str | None, memory: str | None, memory_l
     }
     asked = {key: value for key, value in given.items() if value is not None}
     if not asked:
-        raise click.UsageError("say what it is to have: --request, --limit, --memory or --memory-limit")
+        raise click.UsageError("specify the new size: --request, --limit, --memory or --memory-limit")
     return asked
 
 

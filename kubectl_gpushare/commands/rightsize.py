@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
 
 
-@click.command(short_help="Compare what shares ask for with their peak use, and suggest sizes")
+@click.command(short_help="Compare the requests of shares with their peak usage, and suggest sizes")
 @click.argument("names", nargs=-1, metavar="[POD...]", shell_complete=candidates.pods)
 @click.option("--margin", default="20%", metavar="PART", help="Margin above the peak (default: 20%)")
 @click.option(
@@ -43,7 +43,7 @@ _MARGIN = re.compile(r"(\d{1,4}(?:\.\d{1,4})?)(%?)")
 @options.namespaced(candidates.namespaces)
 @options.connection(candidates.contexts)
 def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tuple[str, ...], **params: Any) -> None:
-    """Compare what shares ask for with their peak use, and suggest sizes.
+    """Compare the requests of shares with their peak usage, and suggest sizes.
 
     Uses the peaks that the agents have measured since the share's first process started: the maximum memory, and the
     highest 10-second mean of compute. A suggestion is the peak plus a margin, rounded up to 0.05, and to 256Mi or, from

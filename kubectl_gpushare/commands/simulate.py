@@ -80,7 +80,7 @@ def command(
 
     chosen = options.collect(params)
     if bool(filenames) == bool(trace):
-        raise click.UsageError("say what comes: either -f FILE or --trace FILE.csv")
+        raise click.UsageError("specify the pods: either -f FILE or --trace FILE.csv")
     if plot and Path(plot).suffix != ".svg":
         raise click.UsageError(f"--plot draws SVG: write {Path(plot).with_suffix('.svg')}")
     lines = pod_files.read_trace(trace) if trace else []

@@ -49,7 +49,7 @@ SORT_KEYS = {
 @click.command(short_help="Show what is allocated, used and free, one line per GPU, node or pod")
 @click.argument("arguments", nargs=-1, metavar="[gpus|nodes|pods] [NAME...]", shell_complete=candidates.top)
 @click.option(
-    "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual use (default: on few nodes)"
+    "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual usage (default: on few nodes)"
 )
 @click.option("-i", "--interactive", is_flag=True, help="Walk through nodes, GPUs and pods as a tree; ? lists its keys")
 @options.listed(tuple(dict.fromkeys(key for keys in SORT_KEYS.values() for key in keys)))

@@ -30,7 +30,7 @@ _MAX_PORT = 65535
 @click.option("--no-browser", is_flag=True, help="Print the address, and open no browser")
 @options.file("--export", help="Write the page to this file, with the cluster inside, and serve nothing")
 @click.option(
-    "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual use (default: on few nodes)"
+    "--usage/--no-usage", default=None, help="Ask the agent of each node for the actual usage (default: on few nodes)"
 )
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)

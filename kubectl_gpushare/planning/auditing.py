@@ -264,7 +264,7 @@ def _looked_at(held: ShareVerdict, share: ReportedShare, loose: Collection[tuple
     state = AuditState.IN_FORCE if share.processes else AuditState.IDLE
     if evaded or not share.in_force:
         state = AuditState.BROKEN
-    reason = share.reason or ("a process of it is held to nothing" if evaded else "")
+    reason = share.reason or ("one of its processes has no limits" if evaded else "")
     return dataclasses.replace(held, state=state, reason=reason, seen=share, evaded=evaded)
 
 

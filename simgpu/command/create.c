@@ -85,7 +85,7 @@ static void image_name(const image_t *image, const char *prefix, char *name, siz
     (void)snprintf(name, size, "%s" PREFIX "%u-%s", prefix, image->node_index, image->uuid);
 }
 
-/* Make the file accessible to all, whatever the umask: any container of the node may use the GPU, as with
+/* Make the file accessible to all, despite the umask: any container of the node may use the GPU, as with
  * /dev/nvidia0. */
 static bool write_image(int directory, const image_t *image) {
     char name[128];

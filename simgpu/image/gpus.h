@@ -26,7 +26,7 @@ typedef struct {
     unsigned mps;                        /* as an MPS client: the entry of its server, from 1; 0: it is none */
     uint64_t server;                     /* the identifier of that server */
     unsigned partition;                  /* its static SM partition, from 1; 0: none */
-    unsigned percent;                    /* the most of the GPU that its kernels may use at once */
+    unsigned percent;                    /* the maximum of the GPU that its kernels use at once */
     uint32_t instance, compute_instance; /* the MIG device, as ids + 1; 0: the whole GPU */
     pthread_mutex_t mutex;
     pthread_mutex_t queues_mutex; /* taken after `mutex`, or alone */

@@ -90,7 +90,7 @@ typedef struct {
     uint64_t instance;
     uint32_t mps;           /* the entry of its MPS server, from 1: its clients share their time slices; 0: none */
     uint32_t partition;     /* its static SM partition, from 1; 0: none */
-    uint32_t percent;       /* the most of the GPU that its kernels may use at once */
+    uint32_t percent;       /* the maximum of the GPU that its kernels use at once */
     uint64_t number;        /* of the last launch */
     uint32_t channels_high; /* one past the highest channel ever used */
     uint32_t next;          /* where to start looking for a free launch */

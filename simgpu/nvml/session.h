@@ -11,7 +11,7 @@ const gpu_t *session_gpus(unsigned *count_p);
  * return while the GPU hangs. */
 nvmlReturn_t session_check(nvmlDevice_t device, const void *output);
 
-/* The same for calls that change a GPU: it is writable, and not a MIG device. */
+/* The same for calls that change a GPU: it must be writable, and not a MIG device. */
 nvmlReturn_t session_check_change(nvmlDevice_t device, const void *output);
 
 /* Return the handle of a MIG device. Ids are below SESSION_IDS. */

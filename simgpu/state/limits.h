@@ -1,8 +1,8 @@
 /* Memory limits of control groups on a GPU, as drivers from version 615 on enforce them.
  *
- * A hard limit is the most that the processes of the group get. A soft limit is reserved for them: other processes
- * cannot use what the group has not used yet. A process counts for its group and for all groups above. A hard limit
- * ends with its group; a soft limit stays. */
+ * A hard limit is the maximum for the processes of the group together. A soft limit is reserved for them: other
+ * processes cannot use what the group has not used yet. A process counts for its group and for all groups above. A hard
+ * limit ends with its group; a soft limit stays. */
 #ifndef SIMGPU_LIMITS_H
 #define SIMGPU_LIMITS_H
 

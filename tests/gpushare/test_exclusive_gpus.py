@@ -56,10 +56,9 @@ def test_small_pods_with_distinct_labels_do_not_take_a_gpu_each() -> None:
     outcomes = [cluster.create(f"label-{number}") for number in range(8)]
     assert [isinstance(outcome, list) for outcome in outcomes] == [True] * 2 + [False] * 6
     assert outcomes[2] == (
-        'gpushare.io/exclusion "label-2" asks for 1 GPU without other pods, and pods with such labels have 2 of the 2 '
-        "that the ResourceQuota gpus allows the namespace team (requests.gpushare.io/gpu-percent is 200, each of them "
-        "counts as 100): use a label that the namespace already has on a GPU with room, wait until such a pod ends, or "
-        "raise the quota"
+        'gpushare.io/exclusion "label-2" asks for 1 exclusive GPU, but the namespace team already has 2 of the 2 that its '
+        "ResourceQuota gpus allows (requests.gpushare.io/gpu-percent is 200, and each exclusive GPU counts as 100): use "
+        "a label that the namespace already has on a GPU with room, wait until such a pod ends, or raise the quota"
     )
     assert isinstance(cluster.create("", namespace="another"), list)
     assert isinstance(cluster.create(""), list)
@@ -73,7 +72,7 @@ def test_label_of_another_namespace_does_not_help() -> None:
     assert isinstance(cluster.create("red", namespace="another", request="0.5"), list)
     mine = cluster.create("blue")
     assert isinstance(mine, list)
-    assert "have 1 of the 1 that" in str(cluster.create("red"))
+    assert "already has 1 of the 1 that" in str(cluster.create("red"))
     assert cluster.create("blue") == mine
 
 
@@ -82,7 +81,7 @@ def test_pod_may_join_gpus_and_take_new_ones_up_to_the_bound() -> None:
     first = cluster.create("red")
     assert isinstance(first, list)
     assert cluster.create("red", gpus="2") == [0, 1]
-    assert "asks for 3 GPUs without other pods, and pods with such labels have 0 of the 2" in str(
+    assert "asks for 3 exclusive GPUs, but the namespace team already has 0 of the 2" in str(
         Cluster("200").create("red", gpus="3")
     )
 

@@ -21,13 +21,13 @@ BOTH = (Isolation.ARBITER, Isolation.MPS)
 GROUP = {"group": "red", "group_size": "2"}
 # By row of the table: a pod that gets leases for that reason alone.
 ROWS = {
-    "go first": {"request": "0.5", "limit": "0.5", "latency": "true"},
+    "give precedence to latency": {"request": "0.5", "limit": "0.5", "latency": "true"},
     "several GPUs": {"request": "0.5", "limit": "0.5", "gpus": "2"},
     "pods of a group": {"request": "0.5", "limit": "0.5", **GROUP},
-    "whole compute": {"request": "1"},
-    "idle compute": {"memory": "8Gi"},
+    "whole GPU's compute": {"request": "1"},
+    "clients never yield": {"memory": "8Gi"},
     "leases guarantee the request": {"request": "0.5"},
-    "containers have a limit together": {"request": "0.5", "limit": "0.5", "container": "main,side"},
+    "containers have a common limit": {"request": "0.5", "limit": "0.5", "container": "main,side"},
 }
 BESIDE = [
     {"request": "0.5", "limit": "0.5"},
@@ -75,8 +75,8 @@ def test_auto_gives_no_kind_without_a_memory_limit(annotations: dict[str, str]) 
 def test_explicit_wish_is_never_overridden(kind: Isolation, default: str) -> None:
     several = (ROWS["pods of a group"], BESIDE[-1])
     for named in (
-        ROWS["whole compute"],
-        ROWS["idle compute"],
+        ROWS["whole GPU's compute"],
+        ROWS["clients never yield"],
         *(() if kind is Isolation.MIG else several),
         *BESIDE[:-1],
     ):
@@ -89,7 +89,7 @@ def test_pods_that_name_none_get_the_default_of_the_cluster() -> None:
     assert isolation.choices(asked(request="0.5"), "mps") == ((Isolation.MPS, "it is the cluster's default"),)
 
 
-@pytest.mark.parametrize("reason", ["go first", "several GPUs"])
+@pytest.mark.parametrize("reason", ["give precedence to latency", "several GPUs"])
 def test_default_that_cannot_serve_a_pod_gives_it_leases(reason: str) -> None:
     ((kind, why),) = isolation.choices(asked(**ROWS[reason]), "mps")
     assert kind is Isolation.ARBITER
@@ -161,7 +161,7 @@ def test_first_kind_that_fits_anywhere_is_given() -> None:
     given = place(pod, leased)
     assert isinstance(given, Placement)
     assert given.isolation is Isolation.ARBITER
-    assert isolation.why(pod, "arbiter", given.isolation) == "no GPU that takes MPS shares has room for it"
+    assert isolation.why(pod, "arbiter", given.isolation) == "no GPU that offers MPS has room for it"
 
 
 def test_a_kind_that_no_gpu_offers_is_not_tried() -> None:

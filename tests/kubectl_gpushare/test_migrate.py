@@ -107,8 +107,8 @@ def test_manifests_without_anything_to_migrate_are_said_so(plugin: Plugin, tmp_p
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
-        (["migrate"], "say what to migrate: either -f FILE, or -n NAMESPACE"),
-        (["migrate", "-f", "x.yaml", "-n", "ml"], "say what to migrate: either -f FILE, or -n NAMESPACE"),
+        (["migrate"], "specify what to migrate: either -f FILE, or -n NAMESPACE"),
+        (["migrate", "-f", "x.yaml", "-n", "ml"], "specify what to migrate: either -f FILE, or -n NAMESPACE"),
         (["migrate", "-f", "/nonexistent"], "/nonexistent cannot be read"),
         (["migrate", "-f", "-", "-f", "-"], "standard input can be read only once"),
     ],

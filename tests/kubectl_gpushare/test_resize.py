@@ -172,7 +172,7 @@ def test_saved_cluster_is_only_read(plugin: Plugin, server: Callable[..., str], 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        ((), "say what it is to have: --request, --limit, --memory or --memory-limit"),
+        ((), "specify the new size: --request, --limit, --memory or --memory-limit"),
         (("--memory", "8GB"), 'gpushare.io/memory "8GB" is not a quantity'),
         (("--limit", "0.1"), 'gpushare.io/limit "0.1" is less than the request'),
         (("--memory", "9Gi", "-c", "other"), 'container "other" of default/trainer has no share'),

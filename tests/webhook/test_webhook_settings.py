@@ -47,7 +47,7 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
         (["--policy=best"], f'--policy "best" is unknown: write one of {", ".join(POLICIES)}'),
         (
             ["--default-isolation=none"],
-            '--default-isolation "none" is not possible: write one of arbiter, mps, auto',
+            '--default-isolation "none" cannot be the default: write one of arbiter, mps, auto',
         ),
         (
             ["--demand-resource=x/y"],

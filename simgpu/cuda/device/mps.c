@@ -1,8 +1,8 @@
 /* Whether a process may have a context on a GPU, and how much of the GPU it gets, by compute mode and MPS.
  *
  * A process is an MPS client if a control daemon listens in CUDA_MPS_PIPE_DIRECTORY, or the default directory, when it
- * calls cuInit. With a wrong directory it silently runs without MPS. The daemon tells it its server and limits, and
- * sees by the connection when it exits. mps_daemon.c has the other end. */
+ * calls cuInit. With a wrong directory it silently runs without MPS. The daemon sends it its server and limits, and
+ * detects its exit by the connection. mps_daemon.c has the other end. */
 #define _GNU_SOURCE
 #include "cuda/device/mps.h"
 

@@ -25,7 +25,7 @@ struct CUmemPoolHandle_st {
     uint64_t used_bytes, used_high_bytes;         /* memory in allocations */
     pending_t *pending;
     int memory; /* shared memory for all allocations, for other processes to map; -1: each has private memory */
-    uint64_t next_offset; /* of the next allocation in it */
+    uint64_t next_offset; /* where the next allocation in `memory` begins */
     bool imported;        /* its memory counts for another process */
 };
 

@@ -96,8 +96,8 @@ def test_sm_partitions_are_read() -> None:
     [
         ("smPartitions: 4", "smPartitions 4: needs shares with the isolation mps: add mps to isolations"),
         ("isolations: [mps], smPartitions: 1", "smPartitions 1: is out of range: write 2 to 33"),
-        ("isolations: [mps], smPartitions: 13", "smPartitions 13: is for no request in whole percent: write 12"),
-        ("isolations: [mps], smPartitions: 17", "smPartitions 17: is for no request in whole percent: write 16"),
+        ("isolations: [mps], smPartitions: 13", "smPartitions 13: fits no request in whole percent: write 12"),
+        ("isolations: [mps], smPartitions: 17", "smPartitions 17: fits no request in whole percent: write 16"),
         ("isolations: [mps], smPartitions: 34", "smPartitions 34: is out of range: write 2 to 33"),
         ("isolations: [mps], smPartitions: half", 'smPartitions "half": is not a whole number'),
     ],

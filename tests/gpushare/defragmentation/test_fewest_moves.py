@@ -118,14 +118,14 @@ def test_largest_possible_hole_is_freed() -> None:
     fixed = owned("fixed", request="0.2", kind="")
     world = cluster((fixed, "n0/0"), (owned("b", request="0.4"), "n0/0"), (owned("c", request="0.6"), "n0/1"))
     plan = goals.largest_hole(world, NONE)
-    assert plan.steps[0].name == "a hole of 0.75 GPU"
+    assert plan.steps[0].name == "a free part of 0.75 GPU"
     assert moved(plan) == [("b", "n0/0", "n0/1")]
 
 
 def test_smaller_hole_is_tried_if_memory_for_a_whole_gpu_is_missing() -> None:
     world = cluster((owned("full", request="1", kind=""), "n0/1"), (owned("m", memory="8Gi", kind=""), "n0/0"))
     plan = goals.largest_hole(world, NONE)
-    assert (plan.steps[0].name, plan.steps[0].gpus, moved(plan)) == ("a hole of 0.75 GPU", "n0/0", [])
+    assert (plan.steps[0].name, plan.steps[0].gpus, moved(plan)) == ("a free part of 0.75 GPU", "n0/0", [])
 
 
 def test_waiting_pods_are_sorted_by_priority_then_age() -> None:

@@ -260,7 +260,7 @@ async def test_a_resize_is_shown_before_it_is_asked_for(changing: live_cluster.L
             ("--reques 1", "no such option"),
             ("-o json", "only these flags"),
             ('"', "cannot be read"),
-            ("", "say what it is to have"),
+            ("", "specify the new size"),
         ):
             flags.value = wrong
             await person.press("enter")

@@ -17,30 +17,26 @@ order of their configurations' names, and calls a webhook again if a later one h
 
 * gpushare chooses the container that has the share in its first call. Containers that are added
   later do not change it.
-* Each call evaluates the pod as it is then. If it no longer fits its node, gpushare releases the
-  share and places the pod again. If another scheduling gate holds it back, it has no share.
+* Each call evaluates the pod's current state. If the pod no longer fits its node, gpushare releases
+  the share and places the pod again. A pod with another scheduling gate gets no share.
 * A webhook that adds the annotation itself must be called before gpushare.
 
-The tests do not run the products themselves, except for [Kueue](kueue.md). A webhook makes the same
-change to a pod with a share, in the order of the default names. `make docs` generates this table
-from the one that the tests use.
+Except for [Kueue](kueue.md), the tests do not run the products themselves: a webhook makes the same
+change to a pod with a share, in the order of the default names.
 
 """
-COLUMNS = ("software", "what it does to the pod", "called", "what comes of it", "what to do")
+COLUMNS = ("software", "what it does to the pod", "called", "result", "what to do")
 TAIL = """
 ## Autoscalers
 
-Cluster Autoscaler and Karpenter do not see a pod with a scheduling gate. With the component
-`demand`, gpushare asks them for the nodes that gated pods lack: [autoscaling.md](autoscaling.md).
-A placed pod selects its node by hostname, so Karpenter does not consolidate such a node while the
-pod runs.
+Cluster Autoscaler and Karpenter ignore pods with a scheduling gate. With the component `demand`,
+gpushare asks them for nodes: [autoscaling.md](autoscaling.md).
 
 ## Jobs and workflows
 
-A pod that the scheduler cannot bind where gpushare placed it is evicted only if a ReplicaSet,
-StatefulSet, ReplicationController or DaemonSet recreates it. A Job counts an evicted pod as a
-failure, and a workflow may not recreate it. So those pods stay, and get an Event that says what to
-do.
+gpushare never evicts pods of Jobs and workflows that the scheduler cannot bind, because a Job
+counts an evicted pod as a failure, and a workflow may not recreate it. They get an Event that says
+what to do.
 
 ## Gangs of a StatefulSet
 
@@ -49,9 +45,9 @@ second is created only once the first is ready. The API server warns you about i
 
 ## After `kubectl delete --force`
 
-The pod object is gone at once, but its processes may still run. A process of the next pod on that
-GPU waits until they have freed the memory that its share was promised, for 15 seconds at most.
-After that it is refused, and the message names the pod whose processes still run.
+The pod object is gone at once, but its processes may still run. The next pod's processes on that
+GPU wait up to 15 seconds until its memory is free. After that they are refused, and the message
+names the deleted pod.
 """
 
 

@@ -145,8 +145,8 @@ def _arrange_group(
     units: list[Unit] = []
     if size.is_elastic:
         extra = (
-            f"its group {name} already has {size.most} other pods, the most of its {size}, running or waiting ahead "
-            "of it: it waits until one ends"
+            f"its group {name} already has {size.most} other pods running or waiting ahead of it, the maximum of "
+            f"its {contract.GROUP_SIZE} {size}: it waits until one ends"
         )
         valid = [pod for pod in ready if isinstance(pod.request, Request)]
         # Members that have succeeded complete the gang, but those that are left still start with the minimum.

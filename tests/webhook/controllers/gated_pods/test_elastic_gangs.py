@@ -84,8 +84,8 @@ async def test_a_pod_above_the_maximum_waits_until_another_ends() -> None:
     await cluster.step()
     assert len(placed(cluster)) == 4
     assert cluster.told["ring-5"] == (
-        'its group "ring" already has 4 other pods, the most of its 2-4, running or waiting ahead of it: '
-        "it waits until one ends"
+        'its group "ring" already has 4 other pods running or waiting ahead of it, the maximum of its '
+        "gpushare.io/group-size 2-4: it waits until one ends"
     )
     await cluster.end("ring-0")
     await cluster.step()
