@@ -147,7 +147,7 @@ setInterval(sayHowOld, 5000);
 function sayWhatFits(): void {
   const { fit } = store;
   const { error, isAsking } = panel.fitState();
-  write(answer, error ? "not a request: see Fit" : isAsking ? "…" : fit ? (fit.reason ? "fits nowhere" : `${count(total())} fit`) : "");
+  write(answer, error ? "see Fit" : isAsking ? "…" : fit ? (fit.reason ? "fits nowhere" : `${count(total())} fit`) : "");
   answer.title = error;
   answer.className = `fit-answer ${error || fit?.reason ? "no" : "yes"}`;
 }

@@ -10,7 +10,8 @@ const LINES: readonly { key: "allocated" | "used" | "stranded" | "waiting"; text
   { key: "waiting", text: "waiting", unit: "pods" },
 ];
 
-const [LEAST_LABELLED, MOST_TOLD] = [0.15, 0.4]; // of the chart's width, for what was told of the time before
+// Of the chart's width, for what was told of the time before; what the page has seen counts more, so that it is seen.
+const [LEAST_LABELLED, LEAST_TOLD, SEEN_WEIGHT] = [0.15, 0.4, 10];
 
 export function strip(model: Model, open: (status: "idle" | "trouble") => void): HTMLElement[] {
   const { totals, queue, absent } = model;
@@ -80,10 +81,11 @@ export function chart(points: Point[], width: number, height: number, isLarge: b
   const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
   const most = points.reduce((all, point) => Math.max(all, point.allocated, point.used ?? 0, point.stranded ?? 0, point.waiting ?? 0), 1);
   const told = points.filter((point) => point.told).at(-1)?.at;
-  // What the page has seen itself gets most of the width, however short it is.
-  const [turn, share] = told === undefined || told >= last ? [first, 0] : [told, Math.min(MOST_TOLD, (told - first) / Math.max(1, last - first))];
+  const turn = told ?? first;
+  const [before, since] = [turn - first, last - turn];
+  const share = before && Math.min(before / (before + since), Math.max(LEAST_TOLD, before / (before + SEEN_WEIGHT * since)));
   const along = (moment: number): number =>
-    moment < turn ? (share * (moment - first)) / Math.max(1, turn - first) : share + ((1 - share) * (moment - turn)) / Math.max(1, last - turn);
+    moment <= turn ? (share * (moment - first)) / Math.max(1, before) : share + ((1 - share) * (moment - turn)) / Math.max(1, since);
   const x = (moment: number): number => pad + along(moment) * (width - pad - 4);
   const y = (value: number): number => height - (isLarge ? 18 : 3) - (value / most) * (height - (isLarge ? 26 : 8));
   if (told !== undefined) picture.append(svg("rect", { x: x(first), y: 0, width: Math.max(0, x(told) - x(first)), height, class: "told" }));
@@ -93,15 +95,17 @@ export function chart(points: Point[], width: number, height: number, isLarge: b
       picture.append(words(pad - 4, y(most * part) + 3, gpus(most * part), "end"));
     }
     picture.append(words(pad, height - 4, clock(first).slice(0, 5), "start"), words(width - 4, height - 4, clock(last).slice(0, 5), "end"));
-    if (share > LEAST_LABELLED) picture.append(words(x(turn), height - 4, clock(turn).slice(0, 5), "middle"));
+    if (share > LEAST_LABELLED && share < 1 - LEAST_LABELLED) picture.append(words(x(turn), height - 4, clock(turn).slice(0, 5), "middle"));
   }
   for (const line of LINES) {
     let path = "";
-    let isOpen = false;
+    let [isOpen, isTold] = [false, false];
     for (const point of points) {
       const value = point[line.key];
+      // What happened between the last Event and the first look is unknown: a slope would be made up.
+      if (value !== null && isOpen && isTold && !point.told) path += `H${x(point.at).toFixed(1)}`;
       if (value !== null) path += `${isOpen ? "L" : "M"}${x(point.at).toFixed(1)} ${y(value).toFixed(1)}`;
-      isOpen = value !== null;
+      [isOpen, isTold] = [value !== null, point.told ?? false];
     }
     if (points.filter((point) => point[line.key] !== null).length === 1) path += "h3";
     picture.append(svg("path", { d: path, class: `line line-${line.key}` }));
