@@ -109,8 +109,8 @@ class PageAnswers:
         """Return where a request fits: the engine's choice, and each GPU that every filter accepts."""
         scene = self._scene()
         if unknown := [name for name in question if name not in ASKED and name not in _AROUND]:
-            words = ", ".join(f"{name}=" for name in ASKED)
-            raise plugin_errors.PluginError(f'unknown word "{unknown[0]}=": must be one of {words}')
+            known = ", ".join(f"{name}=" for name in ASKED)
+            raise plugin_errors.PluginError(f'unknown word "{unknown[0]}=": must be one of {known}')
         annotations = {key: question[name] for name, key in ASKED.items() if question.get(name)}
         if not any(key in annotations for key in contract.SHARE_KEYS):
             raise plugin_errors.PluginError("say how large the share is, such as 0.5 + 16Gi")
