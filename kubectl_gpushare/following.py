@@ -48,14 +48,15 @@ def _redraw(feed: Feed, page: Screen, make: Make, chosen: Options) -> None:
     size = None
     changed = True
     drawn_at = 0.0
+    listing = None
     while not page.quit_pressed():
         place = terminal.detect(sys.stdout, color=chosen.color)
         if place != size:
             page.forget()
         if changed or place != size or time.monotonic() - drawn_at >= POLL_SECONDS:
             size = place
-            listing = make(feed.nodes)
-            page.draw(_page(listing, feed.trouble, place, chosen), place.rows)
+            listing, trouble = _current(feed, make, listing)
+            page.draw(_page(listing, trouble, place, chosen), place.rows)
             drawn_at = time.monotonic()
         changed = settled(feed, (page.keys,) if page.keys is not None else ())
 
@@ -80,15 +81,32 @@ def _warnings(sentences: Sequence[str], place: terminal.Terminal) -> list[str]:
 
 
 def _reprint(feed: Feed, make: Make, chosen: Options) -> None:
-    last_trouble = ""
+    shown, last_trouble = None, ""
     while True:
-        printing.show(make(feed.nodes), chosen)
-        while not settled(feed, ()) or feed.trouble:
-            if feed.trouble != last_trouble:
-                printing.warn([feed.trouble])
-            last_trouble = feed.trouble
-        last_trouble = ""
-        print("---" if chosen.output == "yaml" else "", flush=True)
+        listing, trouble = _current(feed, make, shown)
+        if trouble and trouble != last_trouble:
+            printing.warn([trouble])
+        elif not trouble:
+            if shown is not None:
+                print("---" if chosen.output == "yaml" else "", flush=True)
+            printing.show(listing, chosen)
+            shown = listing
+        last_trouble = trouble
+        until = time.monotonic() + POLL_SECONDS
+        while not settled(feed, ()) and not (trouble and time.monotonic() >= until):
+            pass
+
+
+def _current(feed: Feed, make: Make, last: Listing | None) -> tuple[Listing, str]:
+    """Return the list; while the cluster does not answer, the `last` one, with the reason."""
+    if last is not None and feed.trouble:
+        return last, feed.trouble
+    try:
+        return make(feed.nodes), feed.trouble
+    except plugin_errors.PluginError as error:
+        if last is None:
+            raise
+        return last, str(error)
 
 
 def settled(feed: Feed, also: tuple[int, ...]) -> bool:

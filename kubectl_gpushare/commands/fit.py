@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Final
 
 import click
 
@@ -14,11 +14,12 @@ from kubectl_gpushare.source import chosen_source
 
 DOES_NOT_FIT = 2  # exit code
 
-# Flag -> annotation of a pod.
-_ASKED = {
+# Flag -> annotation of a pod, an example, and help.
+ASKED: Final = {
     "request": (contract.REQUEST, "0.5", 'Guaranteed compute as a fraction of one GPU, such as 0.5, "50%" or 500m'),
     "limit": (contract.LIMIT, "1", "Maximum compute while the GPU has idle time"),
     "memory": (contract.MEMORY, "8Gi", "Device memory, such as 8Gi or 25%"),
+    "memory_limit": (contract.MEMORY_LIMIT, "24Gi", "Maximum memory while other shares leave some free"),
     "gpus": (contract.GPUS, "N", "Number of GPUs on one node, each with this share"),
     "model": (contract.MODEL, "MODEL", "Accepted models, such as A100,H100"),
     "min_memory": (contract.MIN_MEMORY, "40Gi", "Minimum memory of the whole GPU"),
@@ -28,7 +29,7 @@ _ASKED = {
 
 
 def _flags(function: Any) -> Any:
-    for name, (_, metavar, text) in reversed(_ASKED.items()):
+    for name, (_, metavar, text) in reversed(ASKED.items()):
         complete = candidates.policies if name == "policy" else None
         flag = f"--{name.replace('_', '-')}"
         function = click.option(name, flag, metavar=metavar, help=text, shell_complete=complete)(function)
@@ -73,7 +74,7 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
     from kubectl_gpushare.source import pod_files
     from kubectl_gpushare.views import fit as view
 
-    asked = {key: params.pop(name) for name, (key, _, _) in _ASKED.items()}
+    asked = {key: params.pop(name) for name, (key, _, _) in ASKED.items()}
     annotations = {key: value for key, value in asked.items() if value is not None}
     chosen = options.collect(params)
     if bool(filename) == bool(annotations):

@@ -27,8 +27,10 @@ from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.output.values import Page, field, section
 from kubectl_gpushare.views import as_kubectl, gpu_tree
 from kubectl_gpushare.views.gpu_tree import ClusterTree, Look, TreeRow
+from kubectl_gpushare.views.tree_rows import TreeRows
 
 _Made = TypeVar("_Made")
+_COUNT_SECONDS, _KEY_SECONDS = 0.06, 0.01  # a slice of counting rows, and the time for keys after it
 _OPEN_ROWS = 40  # nodes and GPUs: if there are no more, all nodes are open at first
 _OPEN_PODS = 5  # likewise the pods that hold nothing
 _KEYS = "w why  d describe  c cordon  r resize  s sort  / filter  ? help  q quit"
@@ -85,6 +87,7 @@ class TreeScreen(Screen[None]):
         self._namespace = actions.chosen.namespace
         self._outage: Outage | None = None
         self._said = ""  # what came of the last key
+        self._rows: TreeRows | None = None
         self._look = Look(_opened_at_first(tree), sort_by=actions.chosen.sort_by or "name")
 
     def compose(self) -> ComposeResult:
@@ -183,9 +186,24 @@ class TreeScreen(Screen[None]):
     def _show(self) -> None:
         caption = self._tree.caption if self._tree.branches else top.NO_NODES
         self.query_one("#caption", Static).update(painted(caption, "dim", self._place))
-        rows = gpu_tree.flatten(self._tree, self._look, self._namespace)
-        self._table.show(self._tree, rows, sort_by=self._look.sort_by)
+        self._rows = TreeRows(self._tree, self._look, self._namespace)
+        self._rows.advance(_COUNT_SECONDS)
+        self._table.show(self._tree, self._rows, sort_by=self._look.sort_by)
         self._tell()
+        self._count_on(self._rows)
+
+    def _count_on(self, rows: TreeRows) -> None:
+        """Let keys come first, then count further; `rows` are forgotten if something else is to be seen meanwhile."""
+        if not rows.is_complete:
+            self.set_timer(_KEY_SECONDS, lambda: self._count_more(rows))
+
+    def _count_more(self, rows: TreeRows) -> None:
+        if rows is not self._rows:
+            return
+        rows.advance(_COUNT_SECONDS)
+        self._table.grow()
+        self._tell()
+        self._count_on(rows)
 
     def _tell(self) -> None:
         """Show what is most urgent: an outage, what came of a key, or the first of the warnings."""
@@ -193,7 +211,7 @@ class TreeScreen(Screen[None]):
         if self._outage is not None:
             age = as_kubectl.age(time.time() - self._outage.since)
             text, style = f"not updated for {age}: {self._outage.reason}", "bad"
-        elif not text and self._look.words and self._table.selected is None:
+        elif not text and self._look.words and self._rows is not None and self._rows.is_complete and not self._rows:
             text = "nothing has all these words: Esc shows everything"
         elif not text and self._tree.problems:
             first, *others = self._tree.problems

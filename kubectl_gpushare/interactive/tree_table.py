@@ -6,7 +6,6 @@ column stays as wide as the widest cell that was seen.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from rich.style import Style
@@ -23,6 +22,7 @@ from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.output.values import Column, Table
 from kubectl_gpushare.views import gpu_tree
 from kubectl_gpushare.views.gpu_tree import ClusterTree, Key, TreeRow
+from kubectl_gpushare.views.tree_rows import TreeRows
 
 _AROUND = 2  # lines: headers and totals
 _SELECTED = Style(reverse=True)
@@ -47,9 +47,9 @@ class TreeTable(ScrollView, can_focus=True):
         super().__init__()
         self._place = place
         self._tree: ClusterTree | None = None
-        self._rows: Sequence[TreeRow] = ()
-        self._index: Mapping[Key, int] = {}
+        self._rows: TreeRows | None = None
         self._cursor = 0
+        self._sought: Key | None = None  # the row to select once it is counted
         self._widest: dict[str, int] = {}  # characters, by header
         self._lines: tuple[tuple[int, ...], list[Strip]] | None = None  # what they depend on, and the drawn lines
         self._sort_by = ""
@@ -59,22 +59,34 @@ class TreeTable(ScrollView, can_focus=True):
     def selected(self) -> TreeRow | None:
         return self._rows[self._cursor] if self._rows else None
 
-    def show(self, tree: ClusterTree, rows: Sequence[TreeRow], *, sort_by: str = "", select: Key | None = None) -> None:
-        """Show these rows. The selected one, or `select`, stays selected and in its line."""
+    def show(self, tree: ClusterTree, rows: TreeRows, *, sort_by: str = "") -> None:
+        """Show these rows. The selected one stays selected and in its line."""
         before = self.selected
-        key = select or (before.key if before else None)
-        line = self._cursor - self.scroll_offset.y
+        key = self._sought or (before.key if before else None)
         self._tree, self._rows, self._sort_by = tree, rows, sort_by
-        self._index = {row.key: number for number, row in enumerate(rows)}
-        near = min(self._cursor, max(0, len(rows) - 1))  # the selected row is gone
-        self._cursor = self._index.get(key, near) if key else near
+        self._seek(key)
+
+    def grow(self) -> None:
+        """Show the rows that have been counted since."""
+        self._seek(self._sought)
+
+    def _seek(self, key: Key | None) -> None:
+        rows = self._rows
+        if rows is None:
+            return
+        line = self._cursor - self.scroll_offset.y
+        found = rows.find(key) if key else None
+        self._sought = key if found is None and not rows.is_complete else None
+        self._cursor = min(self._cursor, max(0, len(rows) - 1)) if found is None else found
         self.virtual_size = Size(self.size.width, len(rows) + _AROUND)
         self._changed()
-        self.scroll_to(y=self._cursor - line, animate=False)
-        self._keep_in_view()
+        if key:
+            self.scroll_to(y=self._cursor - line, animate=False)
+            self._keep_in_view()
 
     def select(self, index: int) -> None:
-        self._cursor = max(0, min(index, len(self._rows) - 1))
+        self._sought = None
+        self._cursor = max(0, min(index, self._length - 1))
         self._keep_in_view()
         self._changed()
 
@@ -85,22 +97,25 @@ class TreeTable(ScrollView, can_focus=True):
         self.select(self._cursor + pages * max(1, self._visible - 1))
 
     def action_to_end(self, last: bool) -> None:
-        self.select(len(self._rows) - 1 if last else 0)
+        if last and self._rows is not None:
+            self._rows.advance()
+            self.grow()
+        self.select(self._length - 1 if last else 0)
 
     def select_parent(self) -> None:
-        if (row := self.selected) is not None:
+        if (row := self.selected) is not None and (rows := self._rows) is not None:
             above = range(self._cursor - 1, -1, -1)
-            self.select(next((place for place in above if self._rows[place].depth < row.depth), self._cursor))
+            self.select(next((place for place in above if rows[place].depth < row.depth), self._cursor))
 
     def on_resize(self, event: events.Resize) -> None:
         self._widest.clear()
-        self.virtual_size = Size(event.size.width, len(self._rows) + _AROUND)
+        self.virtual_size = Size(event.size.width, self._length + _AROUND)
         self._keep_in_view()
         self._changed()
 
     def on_click(self, event: events.Click) -> None:
         row = self.scroll_offset.y + event.y - 1
-        if 0 < event.y < self.size.height - 1 and row < len(self._rows):
+        if 0 < event.y < self.size.height - 1 and row < self._length:
             again = row == self._cursor
             self.select(row)
             if again:
@@ -109,6 +124,10 @@ class TreeTable(ScrollView, can_focus=True):
     def render_line(self, y: int) -> Strip:
         lines = self._drawn()
         return lines[y] if y < len(lines) else Strip.blank(self.size.width)
+
+    @property
+    def _length(self) -> int:
+        return len(self._rows or ())
 
     @property
     def _visible(self) -> int:
@@ -132,7 +151,7 @@ class TreeTable(ScrollView, can_focus=True):
         return self._lines[1]
 
     def _draw(self, first: int, width: int, height: int) -> list[Strip]:
-        if self._tree is None or not width:
+        if self._tree is None or self._rows is None or not width:
             return []
         marks = ("▸", "▾", "│") if self._place.unicode else ("+", "-", "|")
         shown = self._rows[first : first + self._visible]

@@ -25,6 +25,7 @@ from gpushare.whatif.requesting_pod import RequestingPod
 from gpushare.whatif.world import World
 from kubectl_gpushare import options, plugin_errors
 from kubectl_gpushare.commands import describe
+from kubectl_gpushare.commands import fit as fit_command
 from kubectl_gpushare.output import values
 from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source import chosen_source
@@ -34,15 +35,9 @@ from kubectl_gpushare.ui.page_model import Json, Scene
 from kubectl_gpushare.views import defrag, fit, gpu_summary, node_table, pod_page, tenants, why
 
 Question = Mapping[str, str]  # a parameter's name -> its value
-# What a request may say on the page -> the annotation.
-ASKED: Final = {
-    "request": contract.REQUEST,
-    "memory": contract.MEMORY,
-    "limit": contract.LIMIT,
-    "gpus": contract.GPUS,
-    "model": contract.MODEL,
-    "isolation": contract.ISOLATION,
-}
+# What a request may say on the page, as the flags of `fit` -> the annotation.
+ASKED: Final = {name.replace("_", "-"): key for name, (key, _, _) in fit_command.ASKED.items()}
+_AROUND: Final = ("namespace", "gpu")  # of a question: whose pod, and which GPU gets a verdict
 MAX_NEAREST: Final = 12  # candidates that light up
 
 
@@ -113,6 +108,9 @@ class PageAnswers:
     def _fit(self, question: Question) -> Json:
         """Return where a request fits: the engine's choice, and each GPU that every filter accepts."""
         scene = self._scene()
+        if unknown := [name for name in question if name not in ASKED and name not in _AROUND]:
+            known = ", ".join(f"{name}=" for name in ASKED)
+            raise plugin_errors.PluginError(f'unknown word "{unknown[0]}=": must be one of {known}')
         annotations = {key: question[name] for name, key in ASKED.items() if question.get(name)}
         if not any(key in annotations for key in contract.SHARE_KEYS):
             raise plugin_errors.PluginError("say how large the share is, such as 0.5 + 16Gi")

@@ -16,6 +16,7 @@ from gpushare import contract, errors, ledger, node, pod, printable, quantity, r
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.whatif import unavailable_nodes
+from kubectl_gpushare.commands import top
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary, node_table, pod_page, tenants
 from kubectl_gpushare.views.gpu_summary import GpuSummary
@@ -105,10 +106,10 @@ class ModelBuilder:
             "notes": list(snapshot.notes),
             "problems": gpu_summary.ledger_problems(snapshot.nodes, every)[:20],
             "totals": totals(every, total, [item for _, item, _ in known.values()]),
-            "sentence": gpu_summary.free_sentence(every, total),
             "nodes": [item for _, item, _ in known.values()],
             "heard": _heard(scene, objects),
             "queue": queue(scene),
+            "empty": "" if every else top.NO_NODES,
         }
 
 
@@ -170,7 +171,9 @@ def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods, loans: Mappi
         state = "Held"
     elif holder.reserved_until is not None:
         state = "Reserved"
+    # A failed GPU computes nothing, whatever its pod would like to do.
     is_idle = used is not None and not used.bound and used.compute_percent < IDLE_PERCENT and percent > 0
+    is_idle &= gpu.gpu.healthy and not gpu.gone
     return {
         "pod": str(holder.pod),
         "percent": percent,

@@ -1,14 +1,14 @@
 """`top -i`: nodes, their GPUs and the pods on them as a tree, with the figures of `top`.
 
-A cluster of 5,000 nodes has 150,000 rows, and a terminal shows forty. So a row is a key and the object behind it, its
-cells are made when it is drawn, and a node's figures are kept until its GPUNode changes.
+A row is a key and the object behind it. Its cells are made when it is drawn, and a node's figures are kept until its
+GPUNode changes. `tree_rows` has the rows that are shown.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, NamedTuple
 
 from gpushare import pod
@@ -130,7 +130,7 @@ def build(
     known = _known(snapshot, previous)
     branches = [known[node.name] for node in sorted(snapshot.nodes, key=lambda node: gpu_summary.natural(node.name))]
     if namespace:
-        branches = [branch for branch in branches if any(_is_in(namespace, gpu) for gpu in branch.row.gpus)]
+        branches = [branch for branch in branches if any(is_in(namespace, gpu) for gpu in branch.row.gpus)]
     rows = [branch.row for branch in branches]
     gpus = [gpu for row in rows for gpu in row.gpus]
     totals, caption = node_table.sums(rows, with_used=snapshot.usage is not None)
@@ -149,34 +149,16 @@ def build(
     )
 
 
-def flatten(tree: ClusterTree, look: Look, namespace: str = "") -> list[TreeRow]:
-    """Return the rows that are open, and with a filter those that lead to a match."""
-    rows: list[TreeRow] = []
-    unplaced = [row for row in tree.unplaced if _has(f"{row.namespace}/{row.name} {row.state}".lower(), look.words)]
-    if unplaced:
-        is_open = UNPLACED in look.opened or bool(look.words)
-        rows.append(TreeRow(UNPLACED, 0, None, has_children=True, is_open=is_open))
-        rows += [TreeRow((*UNPLACED, row.namespace, row.name), 1, row) for row in unplaced if is_open]
-    branches: Sequence[NodeBranch] = tree.branches
-    if look.sort_by != "name":
-        key, largest_first = node_table.SORT_KEYS[look.sort_by]
-        branches = sorted(branches, key=lambda branch: key(branch.row), reverse=largest_first)
-    for branch in branches:
-        if not look.words or _has(branch.whole, look.words):
-            rows += _branch(branch, look, namespace)
-    return rows
-
-
 def all_keys(tree: ClusterTree) -> frozenset[Key]:
     keys: set[Key] = {UNPLACED}
     for branch in tree.branches:
-        keys.add(_node_key(branch))
-        keys.update(_gpu_key(gpu) for gpu in branch.row.gpus)
+        keys.add(node_key(branch))
+        keys.update(gpu_key(gpu) for gpu in branch.row.gpus)
     return frozenset(keys)
 
 
 def node_keys(tree: ClusterTree) -> frozenset[Key]:
-    return frozenset(map(_node_key, tree.branches))
+    return frozenset(map(node_key, tree.branches))
 
 
 def cells(tree: ClusterTree, row: TreeRow, *, marks: tuple[str, str, str]) -> Row:
@@ -217,47 +199,15 @@ def _calm(cell: str | Cell) -> str | Cell:
     return dataclasses.replace(cell, style="") if isinstance(cell, Cell) and cell.style == "good" else cell
 
 
-def _branch(branch: NodeBranch, look: Look, namespace: str) -> Iterator[TreeRow]:
-    """Yield the rows of a node; those above a match are open, so that it is seen."""
-    key, gpus = _node_key(branch), branch.row.gpus
-    is_open = key in look.opened or not _has(branch.own, look.words)
-    yield TreeRow(key, 0, branch.row, has_children=bool(gpus), is_open=is_open and bool(gpus))
-    if not is_open:
-        return
-    numbered = list(enumerate(gpus))
-    if look.sort_by != "name":
-        by, largest_first = gpu_table.SORT_KEYS[look.sort_by]
-        numbered.sort(key=lambda pair: by(pair[1]), reverse=largest_first)
-    for place, gpu in numbered:
-        text, pods = (f"{branch.own} {branch.by_gpu[place][0]}", branch.by_gpu[place][1]) if look.words else ("", "")
-        if _has(f"{text} {pods}", look.words) and (not namespace or _is_in(namespace, gpu)):
-            yield from _gpu(gpu, text, look)
-
-
-def _gpu(gpu: GpuSummary, text: str, look: Look) -> Iterator[TreeRow]:
-    """Yield the rows of a GPU; `text` is its own and that of its node."""
-    key = _gpu_key(gpu)
-    is_open = bool(gpu.holders) and (key in look.opened or not _has(text, look.words))
-    yield TreeRow(key, 1, gpu, has_children=bool(gpu.holders), is_open=is_open)
-    for entry in gpu.holders if is_open else ():
-        if _has(f"{text} {entry.pod}", look.words):
-            yield TreeRow(("pod", gpu.gpu.uuid, entry.id), 2, HeldShare(gpu, entry))
-
-
-def _node_key(branch: NodeBranch) -> Key:
+def node_key(branch: NodeBranch) -> Key:
     return "node", branch.row.node.name
 
 
-def _gpu_key(gpu: GpuSummary) -> Key:
+def gpu_key(gpu: GpuSummary) -> Key:
     return "gpu", gpu.node, gpu.gpu.uuid
 
 
-def _has(text: str, words: Sequence[str]) -> bool:
-    """Whether the text, whose names are lower-case as Kubernetes has them, has all these words."""
-    return not words or all(word in text for word in words)
-
-
-def _is_in(namespace: str, gpu: GpuSummary) -> bool:
+def is_in(namespace: str, gpu: GpuSummary) -> bool:
     return any(holder.pod.namespace == namespace for holder in gpu.used.holders)
 
 

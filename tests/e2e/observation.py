@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
 import urllib.parse
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -105,9 +107,24 @@ class Observer:
 
     def plugin_run(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
         """Run `kubectl gpushare …`, which kubectl finds on PATH as for a user."""
+        command, environment = self._plugin_command(*arguments)
+        return subprocess.run(command, env=environment, capture_output=True, text=True, check=check)
+
+    @contextlib.contextmanager
+    def page(self) -> Iterator[str]:
+        """Serve the page of `kubectl gpushare ui`; yield its address."""
+        command, environment = self._plugin_command("ui", "--no-browser")
+        with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            try:
+                yield next(line.strip() for line in process.stdout if line.strip().startswith("http"))
+            finally:
+                process.send_signal(signal.SIGINT)
+
+    def _plugin_command(self, *arguments: str) -> tuple[list[str], dict[str, str]]:
         command = [str(self.access.kubectl_program), "gpushare", *arguments, f"--kubeconfig={self.access.kubeconfig}"]
         path = f"{Path(sys.executable).parent}:{self.access.kubectl_program.parent}:{os.environ['PATH']}"
-        return subprocess.run(command, env={**os.environ, "PATH": path}, capture_output=True, text=True, check=check)
+        return command, {**os.environ, "PATH": path}
 
     def ledger_is_confirmed(self) -> None:
         """Wait until every share of this namespace has its pod's UID and no reservation can expire."""

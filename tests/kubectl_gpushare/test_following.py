@@ -1,17 +1,68 @@
-"""The alternate screen, on a terminal played by a few lines: its contents, and the text written for them."""
+"""`-w`: what it shows while the cluster does not answer, and the alternate screen on a terminal of a few lines."""
 
 from __future__ import annotations
 
 import io
 import re
+from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpushare.gpunode import GpuNode
+from kubectl_gpushare import following, options, plugin_errors
 from kubectl_gpushare.following import Screen
+from kubectl_gpushare.source.snapshot import Snapshot
+from kubectl_gpushare.views import gpu_table
+from tests import builders
 
 ROWS = 6
+
+
+class ChangingFeed:
+    """A watch that reports some changes, and is interrupted then."""
+
+    nodes: Sequence[GpuNode] = ()
+    trouble = ""
+
+    def __init__(self, changes: int) -> None:
+        self._waits = iter([True, False] * changes)
+
+    def wait(self, *_: object, **__: object) -> bool:
+        for is_changed in self._waits:
+            return is_changed
+        raise KeyboardInterrupt
+
+
+def test_a_list_stays_while_something_around_the_gpunodes_cannot_be_read(capsys: pytest.CaptureFixture[str]) -> None:
+    gone = plugin_errors.KubectlError("nodes: connection refused")
+    answers = iter(["first", gone, gone, "second"])
+
+    def make(_: Sequence[GpuNode]) -> Any:
+        answer = next(answers)
+        if isinstance(answer, Exception):
+            raise answer
+        return gpu_table.listing(Snapshot((builders.node(answer),)), (), options.Options(), now=0.0)
+
+    with pytest.raises(KeyboardInterrupt):
+        following._reprint(ChangingFeed(changes=3), make, options.Options())  # type: ignore[arg-type]
+    out, err = capsys.readouterr()
+    assert err == "warning: nodes: connection refused\n"
+    first, second = out.split("\n\n")
+    assert "first/0" in first
+    assert "second/0" in second
+
+
+def test_a_first_list_that_cannot_be_read_is_an_error() -> None:
+    def make(_: Sequence[GpuNode]) -> Any:
+        raise plugin_errors.KubectlError("nodes: connection refused")
+
+    with pytest.raises(plugin_errors.KubectlError):
+        following._reprint(ChangingFeed(changes=1), make, options.Options())  # type: ignore[arg-type]
+
+
 COMMAND = r"\x1b\[(\d+);1H(\x1b\[K|\x1b\[J)([^\x1b]*)"  # go to a line, clear it or all below, write text
 PAGES = st.lists(st.text("ab", min_size=0, max_size=4), max_size=9)
 

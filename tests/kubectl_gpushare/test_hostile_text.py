@@ -44,7 +44,7 @@ _OTHERS_FILES = {
     "migrate": "test_migrated_manifests_print_no_control_characters",
     "config set": "prints what config validate and config diff print",
     "version": "prints what was built",
-    "ui": "tests/kubectl_gpushare/ui/test_browser.py has a page with hostile names",
+    "ui": "tests/kubectl_gpushare/ui/test_browser_states.py has a page with hostile names",
 }
 
 

@@ -36,17 +36,28 @@ export function el<K extends keyof HTMLElementTagNameMap>(
   return element;
 }
 
-/** Replace only the children that differ, and keep the focus: what a person reads, or hears read, stays as it is. */
+/**
+ * Replace only the children that differ, and keep the focus: what a person reads, or hears read, stays as it is.
+ * Elements with the same `data-same` stay, and are changed in place; so their listeners may not depend on what changes.
+ */
 export function patch(parent: Element, children: readonly Element[]): void {
   const active = document.activeElement;
   const focused = active && parent.contains(active) ? active.id : "";
   children.forEach((made, position) => {
     const there = parent.children[position];
     if (!there) parent.append(made);
-    else if (!there.isEqualNode(made)) there.replaceWith(made);
+    else if (there.isEqualNode(made)) return;
+    else if (there instanceof HTMLElement && made instanceof HTMLElement && made.dataset["same"] && there.dataset["same"] === made.dataset["same"]) change(there, made);
+    else there.replaceWith(made);
   });
   while (parent.children.length > children.length) parent.lastElementChild?.remove();
   if (focused && document.activeElement?.id !== focused) document.getElementById(focused)?.focus({ preventScroll: true });
+}
+
+function change(there: HTMLElement, made: HTMLElement): void {
+  for (const name of there.getAttributeNames()) if (!made.hasAttribute(name)) there.removeAttribute(name);
+  for (const name of made.getAttributeNames()) there.setAttribute(name, made.getAttribute(name) ?? "");
+  patch(there, [...made.children]);
 }
 
 const SVG = "http://www.w3.org/2000/svg";

@@ -17,8 +17,13 @@ export function trimmed(value: number, digits: number): string {
   return String(Number(value.toFixed(digits)));
 }
 
-export function gpus(count: number): string {
-  return trimmed(count, count < 10 ? 2 : count < 100 ? 1 : 0);
+export function gpus(amount: number): string {
+  return amount < 1000 ? trimmed(amount, amount < 10 ? 2 : amount < 100 ? 1 : 0) : count(amount);
+}
+
+/** A whole number, with commas: `40,000`. */
+export function count(amount: number): string {
+  return Math.round(amount).toLocaleString("en");
 }
 
 export function ago(at: number, now: number): string {

@@ -1,7 +1,7 @@
 // The page of `kubectl gpushare ui`: puts its parts together and draws them again after every change.
 import { brick } from "./brick";
 import { el, patch, shown, write } from "./dom";
-import { clock } from "./format";
+import { clock, count } from "./format";
 import { keys } from "./keys";
 import { GpuMap } from "./map";
 import { Panel } from "./panel";
@@ -35,6 +35,7 @@ const figures = el("section", { "aria-label": "Totals" });
 const statuses = el("div", { class: "statuses", role: "group", "aria-label": "Show GPUs" });
 const namespaces = el("select", { id: "namespace", "aria-label": "Namespace", change: () => store.set({ ns: namespaces.value }) });
 const answer = el("span", { class: "fit-answer", role: "status" });
+const nothing = el("p", { class: "nothing", role: "status" });
 
 const search = el("input", { id: "search", type: "search", placeholder: "Search pod, node, model, UUID …", "aria-label": "Search", value: store.view.q, autocomplete: "off", spellcheck: "false" });
 search.addEventListener("input", () => store.set({ q: search.value }));
@@ -79,6 +80,7 @@ document.body.prepend(
       "section",
       { class: "left", "aria-label": "GPUs of the cluster" },
       el("div", { class: "tools" }, statuses, el("span", { class: "grow" }), el("div", { class: "fit-box" }, brick(store, map, panel), asked), answer),
+      nothing,
       map.element,
     ),
     panel.element,
@@ -121,11 +123,11 @@ store.onChange(() => {
   }
   const found = store.found();
   drawStatuses(found);
-  answer.textContent = store.fit ? (store.fit.reason ? "fits nowhere" : `${total()} fit`) : "";
-  answer.className = `fit-answer ${store.fit?.reason ? "no" : "yes"}`;
+  sayWhatFits();
   group.update();
   zoom.update();
   map.update(found);
+  sayWhyNothing();
   panel.update();
 });
 
@@ -141,6 +143,20 @@ function sayHowOld(): void {
   state.className = `state ${store.lost || model.trouble || isOld ? "old" : model.cluster.live ? "live" : ""}`;
 }
 setInterval(sayHowOld, 5000);
+
+function sayWhatFits(): void {
+  const { fit } = store;
+  const { error, isAsking } = panel.fitState();
+  write(answer, error ? "see Fit" : isAsking ? "…" : fit ? (fit.reason ? "fits nowhere" : `${count(total())} fit`) : "");
+  answer.title = error;
+  answer.className = `fit-answer ${error || fit?.reason ? "no" : "yes"}`;
+}
+
+/** Say why the map is empty: the cluster has no GPUs, or the filters leave none. */
+function sayWhyNothing(): void {
+  nothing.hidden = !map.isEmpty;
+  write(nothing, map.isEmpty ? (store.model?.empty || "No GPU matches: Esc clears the search and the filters.") : "");
+}
 
 function reopen(): void {
   const { sel, tab } = store.view;
@@ -178,10 +194,10 @@ function drawStatuses(found: Ref[]): void {
   const focused = document.activeElement?.id ?? "";
   statuses.replaceChildren(
     ...STATUSES.map(({ status, text }) => {
-      const count = status === "all" ? found.length : found.filter((ref) => hasStatus(ref, status)).length;
+      const all = status === "all" ? found.length : found.filter((ref) => hasStatus(ref, status)).length;
       const isOn = store.view.show === status;
-      const style = count && status === "trouble" ? "bad" : "";
-      return el("button", { type: "button", id: `show-${status}`, class: style, "aria-pressed": isOn ? "true" : "false", click: () => store.set({ show: isOn ? "all" : status }) }, text, " ", el("span", { class: "badge" }, String(count)));
+      const style = all && status === "trouble" ? "bad" : "";
+      return el("button", { type: "button", id: `show-${status}`, class: style, "aria-pressed": isOn ? "true" : "false", click: () => store.set({ show: isOn ? "all" : status }) }, text, " ", el("span", { class: "badge" }, count(all)));
     }),
   );
   if (focused.startsWith("show-")) document.getElementById(focused)?.focus();

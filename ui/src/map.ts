@@ -99,6 +99,7 @@ export class GpuMap {
     if (isTiles) this.tiles(groups, width);
     else this.dots(groups, width);
     this.space.style.height = `${this.height}px`;
+    this.element.style.setProperty("--content", `${this.height}px`);
     this.canvas.hidden = isTiles;
   }
 
@@ -183,6 +184,7 @@ export class GpuMap {
       if (this.drawn.has(row)) continue;
       const element = row.refs ? this.row(row.refs, row.group) : this.head(row.group);
       element.style.top = `${row.top}px`;
+      if (!row.refs) element.style.width = `${this.columns * (this.tileWidth + GAP) - GAP}px`;
       this.drawn.set(row, element);
       this.space.insertBefore(element, this.arrows);
     }
@@ -220,8 +222,8 @@ export class GpuMap {
         title: node?.reason,
       },
       el("b", {}, group.name),
-      el("span", { class: "dim" }, `${group.refs.length} × ${models.length === 1 ? (models[0] ?? "") : `${models.length} models`}`),
-      el("span", { class: "dim" }, summary),
+      el("span", { class: "dim models" }, `${group.refs.length} × ${models.length === 1 ? (models[0] ?? "") : `${models.length} models`}`),
+      el("span", { class: "dim summary" }, summary),
       this.store.fit && el("span", { class: "accent" }, `${fits} fit`),
       ...status.map((word) => el("span", { class: `word ${severity(word)}` }, word)),
       node && this.heard(node.name),
@@ -245,6 +247,10 @@ export class GpuMap {
     write(this.spoken, ref ? sentence(ref.node, ref.gpu, this.store.model?.absent.used ?? "") : `${this.order.length} GPUs`);
     if (ref) this.element.setAttribute("aria-activedescendant", isDots ? "spoken" : idOf(ref.name));
     else this.element.removeAttribute("aria-activedescendant");
+  }
+
+  get isEmpty(): boolean {
+    return this.order.length === 0;
   }
 
   /** Move the cursor: by GPUs, or by rows of them. */

@@ -1,6 +1,6 @@
 // The panel beside the map: the queue, what fits, the plan, what changed, and the words of `describe` and `why`.
 import { command, el, patch, write } from "./dom";
-import { ago, clock } from "./format";
+import { ago, clock, count } from "./format";
 import { request } from "./request";
 import { note, number, page } from "./sections";
 import type { Source } from "./source";
@@ -71,7 +71,7 @@ export class Panel {
           },
           each.text,
           counts[each.tab] ? " " : null,
-          counts[each.tab] ? el("span", { class: "badge" }, String(counts[each.tab])) : null,
+          counts[each.tab] ? el("span", { class: "badge" }, count(counts[each.tab] ?? 0)) : null,
         ),
       ),
     );
@@ -121,7 +121,8 @@ export class Panel {
     const queue = this.store.model?.queue;
     if (!queue || !this.store.model) return [];
     if (queue.why) return [note(`The queue is n/a, because ${queue.why}`)];
-    if (!queue.pods.length) return [note("No pod waits for a GPU.")];
+    const placed = this.placed();
+    if (!queue.pods.length) return [...placed, note("No pod waits for a GPU.")];
     const words = this.store.view.q.toLowerCase().split(/\s+/).filter(Boolean);
     const { ns } = this.store.view;
     const matching = queue.pods.filter((each) => !ns || each.pod.startsWith(`${ns}/`));
@@ -129,9 +130,22 @@ export class Panel {
     const shown = words.length && found.length ? found : matching;
     const more = shown.length - MAX_SHOWN + (queue.more ?? 0);
     return [
-      el("ul", { class: "queue" }, ...shown.slice(0, MAX_SHOWN).map((each) => this.waiting(each))),
+      ...placed,
+      el("ul", { class: "queue", "data-same": "queue" }, ...shown.slice(0, MAX_SHOWN).map((each) => this.waiting(each))),
       ...(more > 0 ? [note(`${more} more wait: search for one, or run kubectl gpushare top pods -A`)] : []),
     ];
+  }
+
+  /** The chosen pod, if it waits no longer: its share has an outline on the map. */
+  private placed(): HTMLElement[] {
+    const { sel } = this.store.view;
+    const pod = sel.startsWith("pod:") ? sel.slice(4) : "";
+    if (!pod || this.waits(pod)) return [];
+    return [el("p", {}, `${pod} waits no longer. `, el("button", { type: "button", class: "plain", click: () => this.open(sel) }, "Describe it"))];
+  }
+
+  private waits(pod: string): boolean {
+    return this.store.model?.queue.pods.some((each) => each.pod === pod) ?? false;
   }
 
   private waiting(each: Waiting): HTMLElement {
@@ -141,10 +155,10 @@ export class Panel {
     const facts = [each.priority ? `priority ${each.priority}` : "", each.since === undefined ? "" : ago(each.since, now)];
     return el(
       "li",
-      { class: isOpen ? "waiting open" : "waiting" },
+      { class: isOpen ? "waiting open" : "waiting", "data-same": each.pod },
       el(
         "button",
-        { type: "button", id: `waits-${encodeURIComponent(each.pod)}`, "aria-expanded": isOpen ? "true" : "false", click: () => void this.choose(isOpen ? "" : each.pod) },
+        { type: "button", id: `waits-${encodeURIComponent(each.pod)}`, "data-same": each.pod, "aria-expanded": isOpen ? "true" : "false", click: () => void this.choose(this.store.view.sel === key ? "" : each.pod) },
         el("span", { class: "who" }, el("b", {}, each.pod), el("span", { class: "dim" }, facts.filter(Boolean).join(" · "))),
         el("span", { class: "asks" }, each.asks.join("; ") || "an invalid request"),
         el("span", { class: "reason" }, each.reason),
@@ -163,27 +177,37 @@ export class Panel {
     this.store.lit.clear();
     this.store.set({ sel: pod ? `pod:${pod}` : "", tab: "queue" });
     if (!pod) return;
-    const answer = await this.ask<WhyAnswer>("why", { pod });
-    if (!answer || this.store.view.sel !== `pod:${pod}`) return;
-    for (const miss of answer.nearest.slice(0, 3)) this.store.lit.set(miss.gpu, miss.why);
-    for (const gpu of answer.choices.slice(0, 1)) this.store.lit.set(gpu, "fits here now");
-    this.onLit([...this.store.lit.keys()][0] ?? "");
-    this.store.changed();
+    await this.ask<WhyAnswer>("why", { pod });
+    if (this.store.view.sel === `pod:${pod}`) this.onLit([...this.store.lit.keys()][0] ?? "");
+  }
+
+  /** Light up the GPUs that an answer to `why` names. Each answer replaces the one before: the cluster has changed. */
+  private light(answer: WhyAnswer | null): void {
+    this.store.lit.clear();
+    for (const miss of answer?.nearest.slice(0, 3) ?? []) this.store.lit.set(miss.gpu, miss.why);
+    for (const gpu of answer?.choices.slice(0, 1) ?? []) this.store.lit.set(gpu, "fits here now");
   }
 
   onLit: (gpu: string) => void = () => undefined;
 
   private fit(): HTMLElement[] {
     const { fit, view } = this.store;
-    if (!view.fit) return [note("Type a request into the box above the map, such as 0.5 + 16Gi, or drag it over the map.")];
+    if (!view.fit) return [note("Type a request into the box above the map, such as 0.5 + 16Gi, or drag it over the map. The flags of `kubectl gpushare fit` go there too: memory-limit=24Gi isolation=mps.")];
     const asked = request(view.fit);
     const head = fit
       ? [
           el("p", { class: fit.reason ? "verdict no" : "verdict yes" }, fit.reason ? "It does not fit now." : `It fits, on ${fit.best.join(", ")}.${fit.more !== null && fit.more > 1 ? ` ${fit.more} like it would fit.` : ""}`),
-          ...(fit.counts.length ? [el("ul", { class: "counts" }, ...fit.counts.map((count) => el("li", {}, el("b", {}, String(count.gpus)), ` ${count.phrase}`)))] : []),
+          ...(fit.counts.length ? [el("ul", { class: "counts" }, ...fit.counts.map((each) => el("li", {}, el("b", {}, count(each.gpus)), ` ${each.phrase}`)))] : []),
         ]
       : [];
     return [...head, ...this.answered("fit", asked)];
+  }
+
+  /** What the box of the request shows. */
+  fitState(): { error: string; isAsking: boolean } {
+    const text = this.store.view.fit;
+    const said = text ? this.said.get(key("fit", request(text))) : undefined;
+    return { error: said?.error ?? "", isAsking: Boolean(said?.asking && !said.answer) };
   }
 
   /** Ask where a request fits; the map shows the answer. */
@@ -295,6 +319,8 @@ export class Panel {
   forget(): void {
     const kept = new Set(this.questions().map(([name, question]) => key(name, question)));
     const plan = key("defrag", this.planned ? { pod: this.planned } : {});
+    const { sel, tab } = this.store.view;
+    if (tab === "queue" && sel.startsWith("pod:") && !this.waits(sel.slice(4))) this.store.lit.clear();
     for (const [address, said] of this.said) {
       if (address === plan) continue;
       if (kept.has(address)) said.isOld = true;
@@ -310,7 +336,7 @@ export class Panel {
     const asked: [string, Question][] = [];
     if (view.fit) asked.push(["fit", request(view.fit)]);
     if (name && view.tab === "details") asked.push(["describe", { kind, name }]);
-    if (name && kind === "pod" && (view.tab === "details" || view.tab === "queue")) asked.push(["why", { pod: name }]);
+    if (name && kind === "pod" && (view.tab === "details" || (view.tab === "queue" && this.waits(name)))) asked.push(["why", { pod: name }]);
     return asked;
   }
 
@@ -353,6 +379,7 @@ export class Panel {
         said.asking = null;
         said.due = performance.now() + Math.max(LEAST_PAUSE_MILLISECONDS, PAUSE_PER_ANSWER * (performance.now() - began));
         if (name === "fit" && this.store.view.fit && key("fit", request(this.store.view.fit)) === address) this.store.fit = said.answer as FitAnswer | null;
+        if (name === "why" && this.store.view.tab === "queue" && this.store.view.sel === `pod:${question["pod"] ?? ""}`) this.light(said.answer as WhyAnswer | null);
         this.store.changed();
       }
     }

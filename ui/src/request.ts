@@ -1,9 +1,14 @@
-// A request as people write it on the page: `0.5`, `0.5 + 16Gi`, `2 × 1`, `8Gi`. The webhook's engine judges the values.
+// A request as people write it on the page: `0.5`, `0.5 + 16Gi`, `2 × 1`, `8Gi`, and the flags of `kubectl gpushare fit`
+// in words: `0.5 + 16Gi memory-limit=24Gi isolation=mps`. The webhook's engine judges the values.
 
 export function request(text: string): Record<string, string> {
-  const many = /^\s*(\d+)\s*[x×*]\s*(.*)$/.exec(text);
-  const parts = (many?.[2] ?? text).split("+").map((part) => part.trim()).filter(Boolean);
   const asked: Record<string, string> = {};
+  const rest = text.replace(/(?:^|\s)(?:--)?([a-z][a-z-]*)=(\S*)/g, (_, name: string, value: string) => {
+    asked[name] = value;
+    return " ";
+  });
+  const many = /^\s*(\d+)\s*[x×*]\s*(.*)$/.exec(rest);
+  const parts = (many?.[2] ?? rest).split("+").map((part) => part.trim()).filter(Boolean);
   for (const part of parts) {
     const isMemory = /[KMGTPE]i?$|^\d{6,}$/.test(part) || "request" in asked;
     asked[isMemory ? "memory" : "request"] = part;

@@ -1,6 +1,6 @@
 // The figures at the top, and the line chart.
 import { el, svg } from "./dom";
-import { bytes, clock, gpus } from "./format";
+import { bytes, clock, count, gpus } from "./format";
 import type { Model, Point, Totals } from "./types";
 
 const LINES: readonly { key: "allocated" | "used" | "stranded" | "waiting"; text: string; unit: string }[] = [
@@ -9,6 +9,9 @@ const LINES: readonly { key: "allocated" | "used" | "stranded" | "waiting"; text
   { key: "stranded", text: "stranded", unit: "GPUs" },
   { key: "waiting", text: "waiting", unit: "pods" },
 ];
+
+// Of the chart's width, for what was told of the time before; what the page has seen counts more, so that it is seen.
+const [LEAST_LABELLED, LEAST_TOLD, SEEN_WEIGHT] = [0.15, 0.4, 10];
 
 export function strip(model: Model, open: (status: "idle" | "trouble") => void): HTMLElement[] {
   const { totals, queue, absent } = model;
@@ -20,8 +23,8 @@ export function strip(model: Model, open: (status: "idle" | "trouble") => void):
     figure("In use", totals.used ? `${totals.used.least ? "≥ " : ""}${gpus(totals.used.gpus)}` : na(dark), totals.used ? usedNote(totals) : "", absentNote(totals.used, dark)),
     button("Held, idle", totals.idle ? gpus(totals.idle.gpus) : na(dark), totals.idle ? "GPUs" : "", totals.idle?.shares ? "warn" : "", () => open("idle"), idleNote(totals, dark)),
     figure("Free compute, memory", `${gpus(totals.free[0] / 100)}, ${bytes(totals.free[1])}`, "", el("span", { class: "note" }, `${gpus(totals.stranded)} GPUs stranded; ${totals.largest ? `largest ${totals.largest.replace("+", " + ")}` : "no hole"}`)),
-    figure("Waiting", queue.why ? na(queue.why) : String(queue.pods.length + (queue.more ?? 0)), queue.why ? "" : queue.pods.length === 1 ? "pod" : "pods", el("span", { class: "note" }, queue.why ? `n/a, because ${queue.why}` : queue.percent ? `for ${gpus(queue.percent / 100)} GPUs` : "none")),
-    button("Trouble", String(totals.trouble), totals.trouble === 1 ? "GPU" : "GPUs", totals.trouble ? "bad" : "", () => open("trouble"), null),
+    figure("Waiting", queue.why ? na(queue.why) : count(queue.pods.length + (queue.more ?? 0)), queue.why ? "" : queue.pods.length === 1 ? "pod" : "pods", el("span", { class: "note" }, queue.why ? `because ${queue.why}` : queue.percent ? `for ${gpus(queue.percent / 100)} GPUs` : "none")),
+    button("Trouble", count(totals.trouble), totals.trouble === 1 ? "GPU" : "GPUs", totals.trouble ? "bad" : "", () => open("trouble"), null),
     el("div", { class: "spark" }, chart(model.points, 200, 44, false), legend()),
   ];
 }
@@ -43,11 +46,11 @@ function ratio(part: number, whole: number): string {
 }
 
 function figure(label: string, value: string | HTMLElement, unit: string, below: HTMLElement | null): HTMLElement {
-  return el("div", { class: "figure" }, ...inside(label, value, unit, below));
+  return el("div", { class: label === "Waiting" ? "figure urgent" : "figure" }, ...inside(label, value, unit, below));
 }
 
 function button(label: string, value: string | HTMLElement, unit: string, style: string, open: () => void, below: HTMLElement | null): HTMLElement {
-  return el("button", { type: "button", id: label === "Trouble" ? "figure-trouble" : "figure-idle", class: `figure ${style}`, click: open, title: "Show them" }, ...inside(label, value, unit, below));
+  return el("button", { type: "button", id: label === "Trouble" ? "figure-trouble" : "figure-idle", class: `figure ${style} ${label === "Trouble" ? "urgent" : ""}`, click: open, title: "Show them" }, ...inside(label, value, unit, below));
 }
 
 function inside(label: string, value: string | HTMLElement, unit: string, below: HTMLElement | null): (HTMLElement | null)[] {
@@ -77,9 +80,14 @@ export function chart(points: Point[], width: number, height: number, isLarge: b
   picture.append(label);
   const [first, last] = [points[0]?.at ?? 0, points.at(-1)?.at ?? 1];
   const most = points.reduce((all, point) => Math.max(all, point.allocated, point.used ?? 0, point.stranded ?? 0, point.waiting ?? 0), 1);
-  const x = (moment: number): number => pad + ((moment - first) / Math.max(1, last - first)) * (width - pad - 4);
-  const y = (value: number): number => height - (isLarge ? 18 : 3) - (value / most) * (height - (isLarge ? 26 : 8));
   const told = points.filter((point) => point.told).at(-1)?.at;
+  const turn = told ?? first;
+  const [before, since] = [turn - first, last - turn];
+  const share = before && Math.min(before / (before + since), Math.max(LEAST_TOLD, before / (before + SEEN_WEIGHT * since)));
+  const along = (moment: number): number =>
+    moment <= turn ? (share * (moment - first)) / Math.max(1, before) : share + ((1 - share) * (moment - turn)) / Math.max(1, since);
+  const x = (moment: number): number => pad + along(moment) * (width - pad - 4);
+  const y = (value: number): number => height - (isLarge ? 18 : 3) - (value / most) * (height - (isLarge ? 26 : 8));
   if (told !== undefined) picture.append(svg("rect", { x: x(first), y: 0, width: Math.max(0, x(told) - x(first)), height, class: "told" }));
   if (isLarge) {
     for (const part of [0, 0.5, 1]) {
@@ -87,14 +95,17 @@ export function chart(points: Point[], width: number, height: number, isLarge: b
       picture.append(words(pad - 4, y(most * part) + 3, gpus(most * part), "end"));
     }
     picture.append(words(pad, height - 4, clock(first).slice(0, 5), "start"), words(width - 4, height - 4, clock(last).slice(0, 5), "end"));
+    if (share > LEAST_LABELLED && share < 1 - LEAST_LABELLED) picture.append(words(x(turn), height - 4, clock(turn).slice(0, 5), "middle"));
   }
   for (const line of LINES) {
     let path = "";
-    let isOpen = false;
+    let [isOpen, isTold] = [false, false];
     for (const point of points) {
       const value = point[line.key];
+      // What happened between the last Event and the first look is unknown: a slope would be made up.
+      if (value !== null && isOpen && isTold && !point.told) path += `H${x(point.at).toFixed(1)}`;
       if (value !== null) path += `${isOpen ? "L" : "M"}${x(point.at).toFixed(1)} ${y(value).toFixed(1)}`;
-      isOpen = value !== null;
+      [isOpen, isTold] = [value !== null, point.told ?? false];
     }
     if (points.filter((point) => point[line.key] !== null).length === 1) path += "h3";
     picture.append(svg("path", { d: path, class: `line line-${line.key}` }));

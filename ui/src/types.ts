@@ -109,7 +109,7 @@ export interface Model {
   notes: string[];
   problems: string[];
   totals: Totals;
-  sentence: string;
+  empty: string; // why there are no GPUs
   nodes: NodeItem[];
   heard: Record<string, [number, string]>;
   queue: Queue;

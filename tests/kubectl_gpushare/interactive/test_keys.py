@@ -16,6 +16,7 @@ from textual.widgets import Input, Static
 from gpushare import codec, contract, ledger
 from gpushare.gpunode import GpuNode
 from kubectl_gpushare import kubectl, options, plugin_errors
+from kubectl_gpushare.interactive import tree_screen
 from kubectl_gpushare.interactive.dialogs import AskScreen, PageScreen, WorkingScreen
 from kubectl_gpushare.interactive.tree_actions import TreeAction, TreeActions
 from kubectl_gpushare.interactive.tree_app import TreeApp
@@ -25,7 +26,7 @@ from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.output.values import Row
 from kubectl_gpushare.source import chosen_source, files, live_cluster
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import gpu_tree
+from kubectl_gpushare.views import gpu_tree, tree_rows
 from tests import builders
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.programs import kubectl_that_resizes
@@ -184,8 +185,29 @@ async def test_only_rows_on_screen_are_drawn(saved_cluster: files.Files, monkeyp
     async with at_the_terminal(saved_cluster, tree) as person:
         await person.press("e", "end", "pageup")
         assert person.selected.startswith("n499/") or person.selected.startswith("n49")
-    assert len(gpu_tree.flatten(tree, gpu_tree.Look(gpu_tree.all_keys(tree)))) == 4500
+    assert len(tree_rows.flatten(tree, gpu_tree.Look(gpu_tree.all_keys(tree)))) == 4500
     assert 0 < len(made) < 24 * 20
+
+
+async def test_a_large_cluster_is_shown_while_its_rows_are_counted(
+    saved_cluster: files.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tree = gpu_tree.build(Snapshot(tuple(builders.node(f"n{number}", gpus=1) for number in range(200))), now=0.0)
+    monkeypatch.setattr(tree_screen, "_COUNT_SECONDS", 0.0)
+    monkeypatch.setattr(tree_screen, "_KEY_SECONDS", 1e6)  # the rest is counted when a key needs it
+    async with at_the_terminal(saved_cluster, tree) as person:
+        await person.press("slash", "n")
+        assert any("▸ n1 " in line for line in person.screen())
+        assert not person.app.tree_screen._rows.is_complete  # type: ignore[union-attr]
+        await person.press("enter", "end")
+        assert person.selected == "n199"
+        rows = person.app.tree_screen._rows
+        await person.press("slash", "backspace", "enter")
+        assert person.app.tree_screen._rows is not rows
+        assert person.selected != "n199"  # until it is counted
+        person.app.tree_screen._rows.advance()  # type: ignore[union-attr]
+        person.table.grow()
+        assert person.selected == "n199"
 
 
 @pytest.mark.slow

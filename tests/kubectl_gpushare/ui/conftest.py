@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, Request, sync_playwright
+from playwright.sync_api import Browser, Page, Request
 
 from kubectl_gpushare.ui.page_model import Scene
-from lab import prerequisites
+from tests.kubectl_gpushare.ui import chromium
+from tests.kubectl_gpushare.ui.chromium import Play, Visit
 from tests.kubectl_gpushare.ui.story import Stage
 
-MILLISECONDS = 20_000.0  # that anything on the page may take on a busy machine
 
-Visit = Callable[..., Page]
-
-
-@pytest.fixture(scope="module")  # Playwright runs an event loop while it is open, beside which no other test could
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    prerequisites.ensure_programs("chromium")
-    # Chromium's sandbox needs another user than root, or a kernel feature that containers lack.
-    arguments = ["--no-sandbox", "--disable-gpu", "--font-render-hinting=none", "--force-color-profile=srgb"]
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=prerequisites.program("chromium"), args=arguments)
+    with chromium.launched() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture
-def play(tmp_path: Path) -> Iterator[Callable[[Scene], Stage]]:
+def play(tmp_path: Path) -> Iterator[Play]:
     """Serve a page of a scene until the test ends."""
     stages: list[Stage] = []
 
@@ -58,7 +50,7 @@ def visit(browser: Browser) -> Iterator[Visit]:
             **more,
         )
         contexts.append(context)
-        context.set_default_timeout(MILLISECONDS)
+        context.set_default_timeout(chromium.MILLISECONDS)
         page = context.new_page()
 
         def requested(request: Request) -> None:

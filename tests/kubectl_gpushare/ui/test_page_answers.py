@@ -10,7 +10,7 @@ import pytest
 
 from kubectl_gpushare import options
 from kubectl_gpushare.source.files import Files
-from kubectl_gpushare.ui import cluster_follower, page_state
+from kubectl_gpushare.ui import cluster_follower, page_answers, page_state
 from kubectl_gpushare.ui.page_answers import PageAnswers
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Plugin
@@ -65,6 +65,13 @@ def test_fit_marks_each_gpu_and_the_place_that_the_webhook_would_choose(
     assert {"phrase": "unhealthy", "gpus": 1} in answer["counts"]
 
 
+def test_fit_takes_the_flags_of_the_verb(answers: PageAnswers) -> None:
+    asked = {name: "8Gi" for name in page_answers.ASKED if "memory" in name} | {"request": "0.5", "policy": "spread"}
+    answer = answers.answer("fit", asked)
+    flags = ("--request=0.5", "--memory=8Gi", "--memory-limit=8Gi", "--min-memory=8Gi", "--policy=spread")
+    assert all(flag in answer["command"] for flag in flags)
+
+
 def test_fit_says_why_not_on_one_gpu(answers: PageAnswers) -> None:
     asked = {"request": "0.5", "memory": "16Gi"}
     assert answers.answer("fit", {**asked, "gpu": "gpu-1/0"})["verdict"] == "has 0.25 of its compute free"
@@ -77,6 +84,12 @@ def test_fit_says_why_not_on_one_gpu(answers: PageAnswers) -> None:
         ("fit", {"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU'),
         ("fit", {"memory": "many"}, "many"),
         ("fit", {}, "say how large the share is"),
+        (
+            "fit",
+            {"request": "0.5", "colour": "red"},
+            'unknown word "colour=": must be one of request=, limit=, memory=,',
+        ),
+        ("fit", {"memory": "8Gi", "memory-limit": "24Gi", "isolation": "none"}, "as nothing enforces a limit"),
         ("why", {"pod": "ml/gone"}, 'pod "ml/gone" is gone'),
         ("describe", {"kind": "secret", "name": "x"}, 'invalid kind "secret"'),
         ("describe", {"kind": "gpu", "name": "gpu-1/77"}, 'no GPU "gpu-1/77"'),

@@ -114,6 +114,15 @@ def test_totals_count_idle_shares_and_trouble() -> None:
     assert totals["used"]["least"]  # an agent did not answer
 
 
+def test_a_share_of_a_failed_gpu_is_not_idle() -> None:
+    first, *others = sample.nodes()
+    gpus = (dataclasses.replace(first.gpus[0], healthy=False), *first.gpus[1:])
+    snapshot = dataclasses.replace(measured(), nodes=(dataclasses.replace(first, gpus=gpus), *others))
+    _, notebook = gpu(model(snapshot), "gpu-1/0")["shares"]
+    assert "idle" not in notebook
+    assert model(snapshot)["totals"]["idle"] == {"shares": 0, "gpus": 0}
+
+
 def test_nodes_have_their_pool_and_when_they_were_last_heard() -> None:
     built = model(dataclasses.replace(sample.snapshot(), node_objects=[NODE_OBJECT]))
     first = next(item for item in built["nodes"] if item["name"] == "gpu-1")

@@ -9,8 +9,9 @@ import pytest
 from gpushare import pod
 from kubectl_gpushare.output.values import Cell, Column, Row
 from kubectl_gpushare.source.snapshot import Snapshot
-from kubectl_gpushare.views import gpu_table, gpu_tree, node_table, pod_table
+from kubectl_gpushare.views import gpu_table, gpu_tree, node_table, pod_table, tree_rows
 from kubectl_gpushare.views.gpu_tree import ClusterTree, Look, TreeRow
+from tests import builders
 from tests.kubectl_gpushare import sample
 
 MARKS = ("+", "-", "|")
@@ -32,7 +33,7 @@ def shown(tree: ClusterTree, row: TreeRow) -> dict[str, str]:
 
 
 def names(look: Look, tree: ClusterTree = TREE, namespace: str = "") -> list[str]:
-    return [row.subject[1] for row in gpu_tree.flatten(tree, look, namespace) if row.item is not None]
+    return [row.subject[1] for row in tree_rows.flatten(tree, look, namespace) if row.item is not None]
 
 
 def test_nodes_and_gpus_have_the_figures_of_top() -> None:
@@ -44,7 +45,7 @@ def test_nodes_and_gpus_have_the_figures_of_top() -> None:
         for row in table.rows
     }
     compared = 0
-    for row in gpu_tree.flatten(TREE, ALL):
+    for row in tree_rows.flatten(TREE, ALL):
         figures = expected.get(row.subject[1], {})
         for header, cell in shown(TREE, row).items():
             if header in figures and header != "NAME":
@@ -57,7 +58,7 @@ def test_nodes_and_gpus_have_the_figures_of_top() -> None:
 
 
 def test_a_pod_shows_what_it_holds_of_this_gpu() -> None:
-    rows = {(row.subject[1], row.key[1]): shown(TREE, row) for row in gpu_tree.flatten(TREE, ALL) if row.depth == 2}
+    rows = {(row.subject[1], row.key[1]): shown(TREE, row) for row in tree_rows.flatten(TREE, ALL) if row.depth == 2}
     two = [rows["ml/llm", sample.uuid("gpu-1", index)] for index in (1, 2)]
     assert [(row["COMPUTE"], row["MEMORY"], row["USED"], row["STATUS"]) for row in two] == [
         ("1", "80Gi", "71Gi", "Running")
@@ -81,7 +82,7 @@ def test_pods_that_hold_nothing_come_first() -> None:
 def test_green_is_not_used_and_trouble_has_a_colour() -> None:
     styles = {
         text(cell): cell.style
-        for row in gpu_tree.flatten(TREE, ALL)
+        for row in tree_rows.flatten(TREE, ALL)
         for cell in gpu_tree.cells(TREE, row, marks=MARKS)
         if isinstance(cell, Cell)
     }
@@ -105,7 +106,7 @@ def test_a_filter_shows_matches_and_what_is_above_them(words: tuple[str, ...], e
 
 def test_rows_are_sorted_as_the_lists_of_top_are() -> None:
     for key in gpu_tree.SORT_KEYS:
-        rows = gpu_tree.flatten(TREE, dataclasses.replace(ALL, sort_by=key))
+        rows = tree_rows.flatten(TREE, dataclasses.replace(ALL, sort_by=key))
         nodes = node_table.build(SNAPSHOT.nodes, key, usage=SNAPSHOT.usage)
         assert [row.subject[1] for row in rows if row.key[0] == "node"] == [row.node.name for row in nodes]
 
@@ -128,6 +129,31 @@ def test_states_that_were_not_read_are_unknown() -> None:
     waiting = [manifest for manifest in sample.pods() if pod.gates(manifest)]
     tree = gpu_tree.build(Snapshot(sample.nodes()), waiting, now=sample.NOW)
     rows = [
-        shown(tree, row) for row in gpu_tree.flatten(tree, Look(gpu_tree.all_keys(tree))) if row.subject[0] == "pod"
+        shown(tree, row) for row in tree_rows.flatten(tree, Look(gpu_tree.all_keys(tree))) if row.subject[0] == "pod"
     ]
     assert {row["STATUS"].partition(":")[0] for row in rows} == {"Gated", "<unknown>", "Reserved"}
+
+
+@pytest.mark.parametrize("words", [(), ("ml",), ("gpu-1", "0"), ("nothing",)])
+@pytest.mark.parametrize("namespace", ["", "web"])
+def test_rows_are_counted_without_being_made(words: tuple[str, ...], namespace: str) -> None:
+    some = frozenset(sorted(ALL.opened)[::2])
+    for opened in (frozenset[gpu_tree.Key](), some, ALL.opened):
+        rows = tree_rows.TreeRows(TREE, Look(opened, words), namespace)
+        rows.advance()
+        made = list(rows)
+        assert len(made) == len(rows)
+        assert [rows.find(row.key) for row in made] == [*range(len(made))]
+        assert rows[1:3] == made[1:3]
+        assert rows.find(("gpu", "no-such-node", "GPU-0")) is None
+
+
+def test_rows_are_counted_in_slices() -> None:
+    tree = gpu_tree.build(Snapshot(tuple(builders.node(f"n{number}", gpus=1) for number in range(100))), now=0.0)
+    rows, last = tree_rows.TreeRows(tree, Look()), ("node", "n99")
+    rows.advance(0)
+    assert 0 < len(rows) < 100
+    assert not rows.is_complete
+    assert rows.find(last) is None
+    rows.advance()
+    assert (len(rows), rows.find(last), rows.is_complete) == (100, 99, True)
