@@ -187,6 +187,20 @@ async def test_what_the_api_server_refuses_is_said_and_leaves_nothing(
     assert requests(cluster) == []
 
 
+async def test_a_missing_right_stops_gangs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    list_: Callable[..., Any] = cluster.api.list
+
+    async def refuse(path: str, **more: Any) -> Any:
+        if path == PATH:
+            raise api_errors.Forbidden("cannot list provisioningrequests")
+        return await list_(path, **more)
+
+    monkeypatch.setattr(cluster.api, "list", refuse)
+    said = await cluster.reasons(*gang(), gated("single", gpus="1"))
+    assert said == ["asks for no nodes: cannot list provisioningrequests"] * 3 + ["waits for a node: 1 GPU asked for"]
+
+
 async def test_the_next_placer_continues_with_a_request() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     await cluster.reasons(*gang())

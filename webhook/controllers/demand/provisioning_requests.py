@@ -141,6 +141,8 @@ class GangRequests:
             self.may_exist = False
             end = "; asks for no nodes: the cluster has no ProvisioningRequest (autoscaling.x-k8s.io/v1): install its "
             return _for_all(gangs, f"{end}CRD, or remove --demand-provisioning-class"), 0
+        except api_errors.Forbidden as error:  # after an upgrade of the image alone
+            return _for_all(gangs, _rejected(error)), 0
         there = {one.name: one for one in found}
         wanted = {gang.request_name for gang in gangs}
         asked = count = 0
@@ -151,14 +153,14 @@ class GangRequests:
             count += 1
             asked += one.gpus if self._may_start_nodes(one) else 0
         for gang in gangs:
-            one = there.get(gang.request_name)
+            mine = there.get(gang.request_name)
             demands = await asyncio.to_thread(self._pack, gang, default)
             if isinstance(demands, str):
-                if one is not None and one.state is not State.PROVISIONED:
-                    await self._delete(one)
+                if mine is not None and mine.state is not State.PROVISIONED:
+                    await self._delete(mine)
                 end = f"; asks for no nodes: {demands}"
-            elif one is not None:
-                end = await self._follow(one, demands)
+            elif mine is not None:
+                end = await self._follow(mine, demands)
             elif count >= MAX_REQUESTS:
                 end = f"; asks for no nodes: no more than {MAX_REQUESTS} gangs ask for nodes at a time"
             elif gang.ahead + asked + _gpus(demands) > self.max_gpus:
