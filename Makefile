@@ -163,7 +163,7 @@ test-frameworks: env build ## Test PyTorch on simulated GPUs and in shares of th
 	GPUSHARE_TEST_FRAMEWORKS=1 $(BIN)/pytest -q tests/frameworks
 
 .PHONY: test-integrations
-test-integrations: env build ## Test gpushare with Kueue, Karpenter and autoscalers (root; the first run builds them, ten minutes)
+test-integrations: env build ## Test gpushare with Kueue, Karpenter, NVIDIA's plugin and autoscalers (root; the first run builds them, ten minutes)
 	@$(LAB_PACKAGES)
 	@$(PYTHON) -c 'from lab import integration; integration.ensure_all()'
 	GPUSHARE_TEST_INTEGRATIONS=1 $(BIN)/pytest -q -m integration tests/integrations

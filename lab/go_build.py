@@ -26,7 +26,7 @@ class Build:
 
     module: the directory with go.mod, go.sum and, for the lab's own programs, main.go. package: the package, as `go
     build` accepts it. program: the resulting file. links: its other names, as links next to it. stamps: values of
-    program variables that the project's own release process would set.
+    program variables that the project's own release process would set. cgo: whether it needs C, and so is dynamic.
     """
 
     title: str
@@ -37,6 +37,7 @@ class Build:
     minutes: int
     links: tuple[str, ...] = ()
     stamps: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    cgo: bool = False
 
     @property
     def directory(self) -> Path:
@@ -107,9 +108,10 @@ def _build(build: Build, target: Path) -> None:
     try:
         command = [go, "build", *flags, "-o", str(scratch / build.program), build.package]
         # No version-control stamping: it would make the binary depend on the checkout's state, and fail without git.
-        environment = os.environ | {"CGO_ENABLED": "0", "GOFLAGS": "-buildvcs=false -mod=readonly"}
+        cgo = str(int(build.cgo))
+        environment = os.environ | {"CGO_ENABLED": cgo, "GOFLAGS": "-buildvcs=false -mod=readonly"}
         if subprocess.run(command, cwd=build.module, env=environment, check=False).returncode:
-            again = f"cd {build.module} && CGO_ENABLED=0 go build {build.package}"
+            again = f"cd {build.module} && CGO_ENABLED={cgo} go build {build.package}"
             raise lab_errors.LabError(f"building {build.title} failed; repeat it by: {again}")
         for name in build.links:
             (scratch / name).symlink_to(build.program)

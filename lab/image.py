@@ -57,11 +57,15 @@ def write(archive: Path) -> None:
     scratch.rename(archive)
 
 
-def write_program(archive: Path, name: str, program: Path, path: str) -> None:
-    """Write a Docker archive with an image of this name, which holds one static program at `path`."""
-    layer = _layer(_directory("tmp", 0o1777), _file(path.removeprefix("/"), program.read_bytes(), 0o755))
+def write_program(archive: Path, name: str, program: Path, path: str, *, dynamic: bool = False) -> None:
+    """Write a Docker archive with an image of this name, which holds one program at `path`.
+
+    dynamic: add what a dynamic program needs.
+    """
+    layers = (_base_layer(), _library_layer()) if dynamic else (_layer(_directory("tmp", 0o1777)),)
+    own = _layer(_file(path.removeprefix("/"), program.read_bytes(), 0o755))
     with tarfile.open(archive, "w") as tar:
-        _add_bytes(tar, "manifest.json", json.dumps([_add(tar, Image(name, (path,), (layer,)))]).encode())
+        _add_bytes(tar, "manifest.json", json.dumps([_add(tar, Image(name, (path,), (*layers, own)))]).encode())
 
 
 def _add(tar: tarfile.TarFile, image: Image) -> dict[str, object]:

@@ -6,6 +6,7 @@ manifests are those of the same release, in Go's module cache.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -15,11 +16,29 @@ from typing import Final
 from lab import go_build, lab_errors
 
 MODULES: Final = Path(__file__).parent / "integrations"
-# By program: the Go module whose version counts, the package, and the minutes that a build takes on two idle cores.
+_NVIDIA: Final = "github.com/NVIDIA/k8s-device-plugin"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Program:
+    """module: the Go module whose version counts. minutes: what a build takes on two idle cores. cgo: as in `Build`."""
+
+    module: str
+    package: str
+    minutes: int
+    cgo: bool = False
+
+
 _PROGRAMS: Final = {
-    "karpenter": ("sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok", 2),
-    "kueue": ("sigs.k8s.io/kueue", "sigs.k8s.io/kueue/cmd/kueue", 4),
-    "metrics-adapter": ("sigs.k8s.io/custom-metrics-apiserver", ".", 2),
+    "karpenter": _Program("sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok", 2),
+    "kueue": _Program("sigs.k8s.io/kueue", "sigs.k8s.io/kueue/cmd/kueue", 4),
+    "metrics-adapter": _Program("sigs.k8s.io/custom-metrics-apiserver", ".", 2),
+    "nvidia-device-plugin": _Program(
+        _NVIDIA,
+        f"{_NVIDIA}/cmd/nvidia-device-plugin",
+        2,
+        cgo=True,  # its NVML binding is C
+    ),
 }
 
 
@@ -29,16 +48,22 @@ def ensure(name: str) -> Path:
     Raises:
         LabError: there is no Go, or the build failed.
     """
-    module, package, minutes = _PROGRAMS[name]
+    made = _PROGRAMS[name]
     build = go_build.Build(
         title=name,
-        version=go_build.required_version(MODULES / name, module),
+        version=version(name),
         module=MODULES / name,
-        package=package,
+        package=made.package,
         program=name,
-        minutes=minutes,
+        minutes=made.minutes,
+        cgo=made.cgo,
     )
     return go_build.ensure(build) / name
+
+
+def version(name: str) -> str:
+    """Return a program's version, as `v0.19.2`."""
+    return go_build.required_version(MODULES / name, _PROGRAMS[name].module)
 
 
 def ensure_all() -> None:
@@ -53,8 +78,7 @@ def source(name: str) -> Path:
     Raises:
         LabError: it could not be downloaded.
     """
-    module = _PROGRAMS[name][0]
-    command = [go_build.program(), "mod", "download", "-json", module]
+    command = [go_build.program(), "mod", "download", "-json", _PROGRAMS[name].module]
     environment = {**os.environ, "GOFLAGS": "-mod=readonly"}
     result = subprocess.run(command, cwd=MODULES / name, env=environment, capture_output=True, text=True, check=False)
     if result.returncode:

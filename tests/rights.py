@@ -70,6 +70,8 @@ IN_DEMAND_NAMESPACE = {  # of config/components/demand
     contract.WEBHOOK_SERVICE_ACCOUNT: {
         "pods": "create delete",
         f"podtemplates/{contract.DEMAND_TEMPLATE}": "get",
+        "podtemplates": "create",
+        "provisioningrequests.autoscaling.x-k8s.io": "list create delete",
     },
 }
 IN_BORROW_NAMESPACE = {  # of config/components/borrow

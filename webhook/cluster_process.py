@@ -148,7 +148,9 @@ def _start_placer(
     demand = None
     if settings.demand_resource:
         kinds = tuple(GpuKind.named(product, size) for product, size in settings.demand_products)
-        asked = DemandSettings(settings.demand_resource, settings.demand_max_gpus, kinds)
+        asked = DemandSettings(
+            settings.demand_resource, settings.demand_max_gpus, kinds, settings.demand_provisioning_class
+        )
         demand = DemandController(api, store, reservation, asked, report=metrics.demanded, wall_clock=api.time)
     borrow = None
     if settings.borrow_max_gpus:

@@ -14,6 +14,7 @@ import gpushare
 from gpushare import contract, errors, policies, quantity
 from gpushare.daemon import lifecycle
 from gpushare.request import DEFAULT_ISOLATIONS
+from webhook.controllers.demand.provisioning_requests import ATOMIC
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
@@ -29,6 +30,8 @@ MAX_SECONDS: Final = {
 MAX_DEMAND_GPUS: Final = 1024
 _GPU_COUNTS: Final = frozenset({"demand_max_gpus", "borrow_max_gpus"})
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
+_CLASS: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+_ONLY_CHECKS: Final = "check-capacity.autoscaling.x-k8s.io"
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, "nvidia.com/gpu")  # the quota of the component bounds both
 _PRODUCTS: Final = "demand_products"
 _SWITCHES: Final = frozenset({"placer", "preemption"})
@@ -68,6 +71,7 @@ class WebhookSettings:
     demand_resource: str = ""  # what demand pods ask for; empty: there are none
     demand_max_gpus: int = 16
     demand_products: tuple[tuple[str, int], ...] = ()  # GPUs that new nodes could have, with their memory in bytes
+    demand_provisioning_class: str = ""  # of a gang's ProvisioningRequest; empty: gangs have demand pods, too
     borrow_max_gpus: int = 0  # of other device plugins, at a time; 0: none
     borrow_idle_seconds: int = 60  # how long a borrowed GPU without shares is kept
     log_level: str = "info"
@@ -158,6 +162,8 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         raise UsageError(f'--demand-resource "{settings.demand_resource}" is unknown: write {known}')
     if settings.demand_resource and settings.from_file is not None:
         raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")
+    if settings.demand_provisioning_class:
+        _check_class(settings)
     if settings.borrow_max_gpus and settings.from_file is not None:
         raise UsageError("--borrow-max-gpus cannot be combined with --from: a cluster in memory has no device plugin")
     if settings.preemption and settings.from_file is not None:
@@ -189,6 +195,17 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         if not probe_port_given:
             return dataclasses.replace(settings, probe_port=0)
     return settings
+
+
+def _check_class(settings: WebhookSettings) -> None:
+    name = settings.demand_provisioning_class
+    remedy = f"write the class of a ProvisioningRequest, such as {ATOMIC}"
+    if not settings.demand_resource:
+        raise UsageError("--demand-provisioning-class asks for nothing without --demand-resource: add that flag")
+    if not _CLASS.fullmatch(name):
+        raise UsageError(f'--demand-provisioning-class "{name}" is not a name: {remedy}')
+    if name == _ONLY_CHECKS:
+        raise UsageError(f'--demand-provisioning-class "{name}" starts no nodes: {remedy}')
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -235,6 +252,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--demand-max-gpus", metavar="GPUS", help="maximum number of GPUs requested at a time (default: 16)")
     named = "GPUs of the nodes that it can start, by product label and memory, such as NVIDIA-L4=24Gi, comma-separated"
     add("--demand-products", metavar="PRODUCTS", help=f"{named}; needed while no such node exists")
+    together = "ask for the nodes of a gang together, by a ProvisioningRequest of this class, such as"
+    add("--demand-provisioning-class", metavar="CLASS", help=f"{together} {ATOMIC} (default: by demand pods)")
     borrowed = f"borrow at most this many GPUs of other device plugins, on nodes with the label {contract.BORROW_LABEL}"
     add("--borrow-max-gpus", metavar="GPUS", help=f"{borrowed} (default: none)")
     add("--borrow-idle-seconds", help="how long a borrowed GPU without shares is kept (default: 60)")

@@ -17,7 +17,7 @@ from tests.config.conftest import WAIT_SECONDS, Cluster
 from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
 from webhook import webhook_settings
-from webhook.controllers.demand import demand_pods
+from webhook.controllers.demand import demand_pods, provisioning_requests
 
 pytestmark = pytest.mark.apiserver
 
@@ -95,10 +95,36 @@ def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluste
     assert "violates PodSecurity" in refusal(cluster, changed(securityContext={"allowPrivilegeEscalation": False}))
 
 
+def template(**spec: Any) -> dict[str, Any]:
+    """Return a PodTemplate as the webhook creates it for a gang."""
+    raw = {"metadata": {"name": "gpushare-demand-x", "uid": "u"}}
+    owner = provisioning_requests.ProvisioningRequest.from_manifest(raw)
+    return provisioning_requests.pod_template(changed(spec=spec), "gpushare-demand-x-0", owner)
+
+
+def test_the_webhook_may_create_the_templates_of_its_provisioning_requests_and_no_others(cluster: Cluster) -> None:
+    templates = provisioning_requests.TEMPLATES_PATH
+    assert refusal(cluster, template(), templates) == ""
+    only = "may have only the container and the priority of the PodTemplate gpushare-demand"
+    miner = [{**manifest()["spec"]["containers"][0], "image": "example.com/miner"}]
+    for spec in (
+        {"containers": miner},
+        {"initContainers": [{**miner[0], "name": "first"}]},
+        {"volumes": [{"name": "x", "emptyDir": {}}]},
+        {"priorityClassName": "system-node-critical"},
+        {"automountServiceAccountToken": True},
+    ):
+        assert only in refusal(cluster, template(**spec), templates), spec
+    without_owner = template()
+    del without_owner["metadata"]["ownerReferences"]
+    assert "only for its ProvisioningRequests" in refusal(cluster, without_owner, templates)
+
+
 def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
     for namespace in ("default", contract.SYSTEM_NAMESPACE, "kube-system"):
         for verb in ("create", "delete"):
             assert not may(cluster, WEBHOOK, verb, "pods", namespace=namespace)
+            assert not may(cluster, WEBHOOK, verb, "provisioningrequests.autoscaling.x-k8s.io", namespace=namespace)
         path = f"/api/v1/namespaces/{namespace}/pods"
         made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": namespace}}
         assert 'cannot create resource "pods"' in refusal(cluster, made, path)
@@ -123,10 +149,14 @@ def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> N
 
 def test_quota_priority_and_settings_agree() -> None:
     (quota,) = (made for made in manifests.documents(COMPONENT / "namespace.yaml") if made["kind"] == "ResourceQuota")
-    most = webhook_settings.WebhookSettings().demand_max_gpus
+    most, gangs = webhook_settings.WebhookSettings().demand_max_gpus, provisioning_requests.MAX_REQUESTS
     assert quota["spec"]["hard"] == {
-        "pods": str(most), f"requests.{contract.RESOURCE_PERCENT}": str(100 * most), "requests.nvidia.com/gpu": str(most)
-    }  # fmt: skip
+        "pods": str(most),
+        f"requests.{contract.RESOURCE_PERCENT}": str(100 * most),
+        "requests.nvidia.com/gpu": str(most),
+        "count/provisioningrequests.autoscaling.x-k8s.io": str(gangs),
+        "count/podtemplates": str(1 + gangs * provisioning_requests.MAX_POD_SETS),
+    }
     (priority,) = (made for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PriorityClass")
     assert priority["value"] == -10  # below that, Cluster Autoscaler ignores a pod
     names = {made["metadata"]["name"] for made in manifests.documents(COMPONENT / "namespace.yaml")}

@@ -7,7 +7,8 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -15,37 +16,73 @@ import yaml
 
 from deviceplugin.state import pod_resources
 from gpushare import contract, ledger
-from lab import access, gpushare, lab_layout
-from tests import other_plugin
+from lab import access, api_audit, cluster, gpushare, lab_layout
+from tests import other_plugin, rights
 from tests.config import manifests
 from tests.e2e.observation import Observer
 from tests.e2e.test_life_of_a_pod import sleeper
 
-COMPONENT = manifests.CONFIG / "components" / "borrow"
 PLACEHOLDERS = f"/api/v1/namespaces/{contract.BORROW_NAMESPACE}/pods"
 
 
+Plugin = Callable[[access.Access, lab_layout.Layout], AbstractContextManager[None]]
+
+
+def stand_in(lab: access.Access, layout: lab_layout.Layout) -> AbstractContextManager[None]:
+    """Run the stand-in for NVIDIA's device plugin on the node."""
+    (node,) = layout.nodes
+    uuids = [gpu.uuid for gpu in Observer(lab, "default").gpunode().gpus]
+    return other_plugin.running(layout.kubelet_directory(node) / "device-plugins", uuids)
+
+
 @contextlib.contextmanager
-def lent(lab: access.Access, layout: lab_layout.Layout, *more: str) -> Iterator[None]:
+def lab_of_its_own(plugin: Plugin = stand_in) -> Iterator[tuple[access.Access, lab_layout.Layout]]:
+    """Start a lab whose node another plugin serves, with gpushare and the component."""
+    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
+        directory = Path(scratch) / "lab"
+        try:
+            administrator = cluster.up(directory, node_count=1, owner=os.getpid())
+            layout = lab_layout.load(directory)
+            gpushare.install(layout, administrator)
+            with lent(administrator, layout, "--borrow-idle-seconds=5", plugin=plugin):
+                yield administrator, layout
+                beyond = rights.beyond(api_audit.calls(layout.audit_log))
+                assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
+        finally:
+            cluster.down(directory)
+
+
+@contextlib.contextmanager
+def lent(lab: access.Access, layout: lab_layout.Layout, *more: str, plugin: Plugin = stand_in) -> Iterator[None]:
     """Install the component, and let another plugin give the GPUs of the node; `more`: flags of the webhook."""
     (node,) = layout.nodes
-    with tempfile.TemporaryDirectory(prefix="borrow-", dir="/tmp") as scratch:
-        add = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag} for flag in more]
-        target = {"kind": "Deployment", "name": "gpushare-webhook"}
+    add = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag} for flag in more]
+    target = {"kind": "Deployment", "name": "gpushare-webhook"}
+    apply_with(lab, "borrow", patches=[{"target": target, "patch": json.dumps(add)}])
+    gpus = len(Observer(lab, "default").gpunode().gpus)
+    lab.kubectl("label", "node", node.name, f"{contract.BORROW_LABEL}={gpus}")
+    with plugin(lab, layout):
+        gpushare.ready(layout, lab)
+        has_gpus(lab, node.name, gpus)
+        yield
+
+
+def apply_with(lab: access.Access, *components: str, patches: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Apply the lab's manifests with more components."""
+    with tempfile.TemporaryDirectory(prefix="overlay-", dir="/tmp") as scratch:
         wanted = {
             "resources": [os.path.relpath(gpushare.MANIFESTS, scratch)],
-            "components": [os.path.relpath(COMPONENT, scratch)],
-            "patches": [{"target": target, "patch": json.dumps(add)}],
+            "components": [os.path.relpath(manifests.CONFIG / "components" / name, scratch) for name in components],
+            "patches": list(patches),
         }
         (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
         lab.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={scratch}")
-    uuids = [gpu.uuid for gpu in Observer(lab, "default").gpunode().gpus]
-    lab.kubectl("label", "node", node.name, f"{contract.BORROW_LABEL}={len(uuids)}")
-    with other_plugin.running(layout.kubelet_directory(node) / "device-plugins", uuids):
-        gpushare.ready(layout, lab)
-        has = "--for=jsonpath={.status.allocatable.nvidia\\.com/gpu}"
-        lab.kubectl("wait", f"node/{node.name}", f"{has}={len(uuids)}", "--timeout=60s")
-        yield
+
+
+def has_gpus(lab: access.Access, node: str, gpus: int) -> None:
+    """Wait until the node offers so many whole GPUs of the other plugin."""
+    wanted = f"--for=jsonpath={{.status.allocatable.nvidia\\.com/gpu}}={gpus}"
+    lab.kubectl("wait", f"node/{node}", wanted, "--timeout=60s")
 
 
 def whole(name: str) -> dict[str, Any]:

@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 
 from gpushare import contract
-from lab import access, api_audit, cluster, gpushare, lab_layout
-from tests import rights
+from lab import access, lab_layout
 from tests.e2e import borrowed_node
 from tests.e2e.observation import Observer, annotation, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -21,33 +15,13 @@ pytestmark = pytest.mark.lab(own=True)
 SLOWLY = 120.0
 
 
-@pytest.fixture(scope="module")
-def lender() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
-    """A lab of its own, whose node another plugin serves."""
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
-        directory = Path(scratch) / "lab"
-        try:
-            administrator = cluster.up(directory, node_count=1, owner=os.getpid())
-            layout = lab_layout.load(directory)
-            gpushare.install(layout, administrator)
-            with borrowed_node.lent(administrator, layout, "--borrow-idle-seconds=5"):
-                yield administrator, layout
-                beyond = rights.beyond(api_audit.calls(layout.audit_log))
-                assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
-        finally:
-            cluster.down(directory)
+def test_gpus_are_borrowed_shared_reclaimed_and_given_back() -> None:
+    with borrowed_node.lab_of_its_own() as (lab, layout), lab.namespace("e2e") as namespace:
+        story(lab, layout, Observer(lab, namespace))
 
 
-@pytest.fixture
-def user(lender: tuple[access.Access, lab_layout.Layout]) -> Iterator[Observer]:
-    with lender[0].namespace("e2e") as namespace:
-        yield Observer(lender[0], namespace)
-
-
-def test_gpus_are_borrowed_shared_reclaimed_and_given_back(
-    lender: tuple[access.Access, lab_layout.Layout], user: Observer
-) -> None:
-    lab, installed = lender
+def story(lab: access.Access, installed: lab_layout.Layout, user: Observer) -> None:
+    """Borrow a GPU, share it, lose it to a pod with a whole GPU, and give everything back."""
 
     def whole_pods() -> dict[str, str]:
         return borrowed_node.gpus_of_whole_pods(lab, installed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,11 @@ from lab import access
 from tests import builders, rights
 from tests.autoscaler import NODES, Autoscaler, NodeGroup
 from tests.config import manifests
+from tests.provisioning_request_crd import CRD
 from tests.webhook import conftest
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
+from webhook.controllers.demand import provisioning_requests
 
 pytestmark = pytest.mark.apiserver
 
@@ -155,6 +158,58 @@ def test_what_the_api_server_refuses_is_said_on_the_waiting_pods(empty: Cluster)
     finally:
         empty.administrator.patch(f"{QUOTA}/status", loose)
     until(lambda: len(demand_pods(empty)) == 2, started.explain, seconds=30)
+
+
+@pytest.fixture
+def provisioned(empty: Cluster) -> Iterator[Cluster]:
+    """With the CustomResourceDefinition of ProvisioningRequests."""
+    empty.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(CRD))
+    name = str(CRD["metadata"]["name"])
+    empty.administrator.wait_until_established(name)
+    yield empty
+    empty.kubectl("delete", "crd", name)
+
+
+def test_a_gang_gets_all_of_its_nodes_from_a_provisioning_request_or_none(provisioned: Cluster) -> None:
+    cluster = provisioned
+    started = cluster.start(*ON, f"--demand-provisioning-class={provisioning_requests.ATOMIC}")
+    few, many = NodeGroup("few", gpus=1, max_nodes=2), NodeGroup("many", gpus=1, max_nodes=4)
+    autoscaler = Autoscaler(
+        cluster.administrator, cluster.namespace, (few, many), boot_seconds=1.0, unneeded_seconds=3.0, provisions=True
+    )
+
+    def step(look: Callable[[], bool]) -> bool:
+        autoscaler.step()
+        return look()
+
+    names = [f"member-{number}" for number in range(3)]
+    for name in names:
+        cluster.create(asking(name, request="1", group="gang", group_size="3"))
+    until(lambda: "3 GPUs asked for together" in reason(cluster, names[-1]), started.explain)
+    assert started.metric("gpushare_placer_demanded_gpus") == 3
+    until(lambda: step(lambda: is_bound(cluster, *names)), started.explain, seconds=60)
+    assert autoscaler.nodes() == ["many-0", "many-1", "many-2"]  # the first group could not have had all
+    until(lambda: cluster.administrator.read(provisioning_requests.PATH)["items"] == [], started.explain)
+    assert demand_pods(cluster) == []
+
+    # No group can have five at once, so none of them starts, and the reason says so.
+    large = [f"large-{number}" for number in range(5)]
+    for name in large:
+        cluster.create(asking(name, request="1", group="large", group_size="5"))
+    until(lambda: step(lambda: "CapacityIsNotFound: Capacity" in reason(cluster, large[0])), started.explain)
+    autoscaler.ahead_seconds = provisioning_requests.VALID_SECONDS
+    failed = "asks for no nodes: the autoscaler failed: CapacityIsNotFound: the request is no longer valid"
+    until(lambda: step(lambda: reason(cluster, large[0]).endswith(failed)), started.explain)
+    assert autoscaler.started == 3
+    for name in large:
+        cluster.delete(name)
+    until(lambda: cluster.administrator.read(provisioning_requests.PATH)["items"] == [], started.explain)
+    used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
+    requests = "provisioningrequests.autoscaling.x-k8s.io"
+    assert {(requests, verb) for verb in ("list", "create", "delete")} | {("podtemplates", "create")} <= used
+    for name in names:
+        cluster.delete(name)
+    until(lambda: step(lambda: autoscaler.nodes() == []), started.explain, seconds=60)
 
 
 def test_pods_that_another_node_would_not_help_ask_for_none(empty: Cluster) -> None:

@@ -8,6 +8,10 @@ import pytest
 
 from gpushare.policies import POLICIES
 from webhook import webhook_settings
+from webhook.controllers.demand.provisioning_requests import ATOMIC
+
+ON = "--demand-resource=gpushare.io/gpu-percent"
+NO_CLASS = f"write the class of a ProvisioningRequest, such as {ATOMIC}"
 
 
 def test_by_default_it_serves_the_cluster_it_runs_in() -> None:
@@ -53,6 +57,15 @@ def test_a_cluster_in_memory_takes_any_probe_port() -> None:
             ["--demand-resource=x/y"],
             '--demand-resource "x/y" is unknown: write gpushare.io/gpu-percent or nvidia.com/gpu',
         ),
+        (
+            [ON, "--demand-provisioning-class=Not_A_Name"],
+            f'--demand-provisioning-class "Not_A_Name" is not a name: {NO_CLASS}',
+        ),
+        (
+            [ON, "--demand-provisioning-class=check-capacity.autoscaling.x-k8s.io"],
+            f'class "check-capacity.autoscaling.x-k8s.io" starts no nodes: {NO_CLASS}',
+        ),
+        ([f"--demand-provisioning-class={ATOMIC}"], "asks for nothing without --demand-resource: add that flag"),
         (["--preemption", "--from=f"], "--preemption cannot be combined with --from"),
         (["--log-level=loud"], '--log-level "loud" is unknown'),
         (["--url=http://h/mutate"], "is not an address of this webhook: write https://HOST:PORT/mutate"),

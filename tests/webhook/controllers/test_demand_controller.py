@@ -11,7 +11,7 @@ import pytest
 
 from gpushare import codec, contract
 from gpushare import request as requests
-from gpushare.cluster import api_client
+from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec, PodInfo, PodKey, share_resources
 from gpushare.refusal import Cause, Refusal
@@ -27,11 +27,12 @@ from webhook.store.reservation import Reservation
 NOW = 1_767_225_600.0  # 2026-01-01
 
 
-class DemandPods:
-    """The namespace of demand pods, in memory."""
+class DemandApi:
+    """The namespace of demand pods, in memory. collections: objects by path and name."""
 
     def __init__(self) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
+        self.collections = {demand_pods.PODS_PATH: self.pods}
         self.template: dict[str, Any] = {**TEMPLATE, "spec": dict(TEMPLATE["spec"])}
         self._created = 0
 
@@ -42,33 +43,40 @@ class DemandPods:
     async def list(
         self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
     ) -> api_client.ObjectList[api_client.Kept]:
-        assert path == demand_pods.PODS_PATH
-        return api_client.ObjectList([keep(made) for made in self.pods.values()], "1")
+        if path not in self.collections:
+            raise api_errors.NotFound("the server could not find the requested resource")
+        return api_client.ObjectList([keep(made) for made in self.collections[path].values()], "1")
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        assert path == demand_pods.PODS_PATH
         self._created += 1
-        name = f"demand-{self._created}"
-        self.pods[name] = {**body, "metadata": {**body["metadata"], "name": name, "uid": name}}
-        return self.pods[name]
+        name = body["metadata"].get("name", f"demand-{self._created}")
+        made = {**body, "metadata": {**body["metadata"], "name": name, "uid": f"u{self._created}"}}
+        self.collections[path][name] = made
+        return made
 
     async def delete(self, path: str, *, uid: str | None = None) -> dict[str, Any]:
         del uid
-        return self.pods.pop(path.rsplit("/", 1)[1])
+        collection, name = path.rsplit("/", 1)
+        return self.collections[collection].pop(name)
 
 
 class Cluster:
     """A ledger, pods that wait, and the controller."""
 
     def __init__(
-        self, *nodes: GpuNode, foreign: tuple[str, ...] = (), kinds: tuple[GpuKind, ...] = (), max_gpus: int = 16
+        self,
+        *nodes: GpuNode,
+        foreign: tuple[str, ...] = (),
+        kinds: tuple[GpuKind, ...] = (),
+        max_gpus: int = 16,
+        provisioning_class: str = "",
     ) -> None:
         """foreign: nodes without a GPUNode."""
-        self.api, self.now = DemandPods(), 0.0
+        self.api, self.now = DemandApi(), 0.0
         self.store = MemoryStore(map(codec.to_document, nodes))
         for name in (*(node.name for node in nodes), *foreign):
             self.describe(name)
-        settings = DemandSettings(contract.RESOURCE_PERCENT, max_gpus, kinds)
+        settings = DemandSettings(contract.RESOURCE_PERCENT, max_gpus, kinds, provisioning_class)
         self.controller = DemandController(
             self.api,
             self.store,
@@ -289,7 +297,7 @@ async def test_a_replica_that_is_elected_again_deletes_what_another_left() -> No
     await cluster.reasons()
     await cluster.reasons()
     assert cluster.controller.recheck_seconds is None
-    cluster.api.pods = left
+    cluster.api.pods.update(left)
     cluster.controller.elected()
     await cluster.reasons()
     assert cluster.api.pods == {}

@@ -1,6 +1,8 @@
 """Demand pods: pods that the scheduler cannot bind, so that an autoscaler starts the nodes that gated pods lack.
 
-demand_controller  keeps as many as the packing says, and adds to the reasons of waiting pods what is asked for
-demand_kinds       which kinds of GPU a new node could have, which did not help, and where a demand pod would be bound
-demand_pods        packing and existing pods → what to create and delete; pure
+demand_controller      keeps as many as the packing says, and adds to the reasons of waiting pods what is asked for
+demand_kinds           the kinds of GPU that a new node could have, and where a demand pod would be bound
+demand_pods            packing and existing pods → what to create and delete; pure
+provisioning_requests  one request for all nodes of a gang, where the autoscaler has that
+demand_client          the calls of the API that both need
 """

@@ -12,10 +12,10 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gpushare import errors
-from gpushare.cluster import api_client, api_errors
+from gpushare.cluster import api_errors
 from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
@@ -23,7 +23,9 @@ from gpushare.whatif import node_demand
 from gpushare.whatif.node_demand import Deferred, GpuKind, NodeDemand, Packing, Unmet, WaitingPod
 from webhook.controllers import queue
 from webhook.controllers.demand import demand_kinds, demand_pods
+from webhook.controllers.demand.demand_client import DemandClient
 from webhook.controllers.demand.demand_pods import DemandPod
+from webhook.controllers.demand.provisioning_requests import Gang, GangRequests
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 from webhook.store.ledger_store import FilteredStore, ScratchStore
@@ -49,29 +51,14 @@ _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class DemandSettings:
-    """resource: what demand pods ask for. max_gpus: of all together. kinds: that new nodes could have, best first."""
+    """resource: what demand pods ask for. max_gpus: of all together. kinds: that new nodes could have, best first.
+    provisioning_class: of the ProvisioningRequests for gangs; empty: gangs have demand pods, too.
+    """
 
     resource: str
     max_gpus: int
     kinds: tuple[GpuKind, ...] = ()
-
-
-class DemandClient(Protocol):
-    """The calls of the API client that demand pods need; all raise ClusterError."""
-
-    async def get(self, path: str) -> dict[str, Any]:
-        """Return the object at `path`."""
-
-    async def list(
-        self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
-    ) -> api_client.ObjectList[api_client.Kept]:
-        """Return the objects of the collection at `path`, each reduced by `keep`."""
-
-    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object in the collection at `path`, and return it as stored."""
-
-    async def delete(self, path: str, *, uid: str | None = None) -> dict[str, Any]:
-        """Delete the object at `path`; with `uid`, only that one and no later one of its name."""
+    provisioning_class: str = ""
 
 
 @dataclasses.dataclass(eq=False)
@@ -90,11 +77,15 @@ class DemandController:
     def __post_init__(self) -> None:
         self._memory = demand_kinds.PoolMemory(self.clock)
         self._no_shares: dict[str, float] = {}  # nodes with room that take no shares, and since when
+        asked, name = self.settings, self.settings.provisioning_class
+        self._requests = GangRequests(self.api, name, asked.resource, asked.max_gpus, self.wall_clock) if name else None
         self.elected()
 
     def elected(self) -> None:
         """Start from what is in the cluster: another placer may have created demand pods meanwhile."""
         self._may_exist = True
+        if self._requests is not None:
+            self._requests.may_exist = True
         self._settled_at = 0.0
         self._rejected: dict[str, tuple[float, str]] = {}  # by key: until when none is created, and why
         self._template: Mapping[str, Any] = {}  # the last one read
@@ -104,7 +95,11 @@ class DemandController:
     @property
     def recheck_seconds(self) -> float | None:
         """How long until the next round is due; None while nothing is asked for."""
-        return RECHECK_SECONDS if self._may_exist else None
+        return RECHECK_SECONDS if self._asks else None
+
+    @property
+    def _asks(self) -> bool:
+        return self._may_exist or (self._requests is not None and self._requests.may_exist)
 
     async def withdraw(self) -> None:
         """Delete the demand pods that new room makes superfluous, before the waiting pods are placed there.
@@ -133,14 +128,14 @@ class DemandController:
         found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
         lacking = [(pod, request) for pod, request in found if isinstance(request, Request)]
         del lacking[MAX_PODS:]
-        if not lacking and not self._may_exist:
+        if not lacking and not self._asks:
             return list(waiting)
         suffixes: dict[str, str] = {}
         try:
             if lacking:
                 self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
-            packing = await self._pack(await self._to_pack(lacking, suffixes))
-            failed = await self._write(packing)
+            packing, together = await self._ask_for_gangs(await self._to_pack(lacking, suffixes), lacking, suffixes)
+            failed = await self._write(packing, together)
         except api_errors.ClusterError as error:
             logger.warning("Could not read or write demand pods", extra={"err": str(error)})
             end = f"; asks for no node: {errors.shortened(str(error), longest=MAX_WORDS)}"
@@ -206,16 +201,47 @@ class DemandController:
                     reserved.setdefault(view.node.name, []).append(entry.id)
         return FilteredStore(self.store, reserved)
 
-    async def _pack(self, asking: Sequence[WaitingPod]) -> Packing:
-        key = [(pod.uid, pod.request, pod.selection, pod.kinds, pod.is_late) for pod in asking]
+    async def _ask_for_gangs(
+        self, asking: Sequence[WaitingPod], lacking: Sequence[tuple[Pod, Request]], suffixes: dict[str, str]
+    ) -> tuple[Packing, int]:
+        """Ask for the nodes of gangs together; return the packing of the other pods, and how many GPUs gangs ask for.
+
+        A gang asks for no more than the pods ahead of it leave.
+        """
+        if self._requests is None:
+            return await self._pack(asking, self.settings.max_gpus), 0
+        names = {pod.ref.uid: f"{pod.ref.namespace}/{pod.group}" for pod, _ in lacking if pod.group}
+        place = {pod.uid: number for number, pod in enumerate(asking)}
+        members: dict[str, list[WaitingPod]] = {}
+        for one in asking:
+            if one.uid in names:
+                members.setdefault(names[one.uid], []).append(one)
+        others = [one for one in asking if one.uid not in names]
+        packing = await self._pack(others, self.settings.max_gpus)
+        gangs = []
+        for name, pods in members.items():
+            before = (demand.gpus for demand in packing.demands if place[demand.uids[0]] < place[pods[0].uid])
+            gangs.append(Gang(name, tuple(pods), sum(before)))
+        default = self.store.chooser.isolation
+        ends, together = await self._requests.reconcile(gangs, self._template, default, self._excluded)
+        suffixes |= ends
+        if packing.gpus + together > self.settings.max_gpus:
+            packing = await self._pack(others, max(0, self.settings.max_gpus - together))
+        return packing, together
+
+    async def _pack(self, asking: Sequence[WaitingPod], most: int) -> Packing:
+        key = most, [(pod.uid, pod.request, pod.selection, pod.kinds, pod.is_late) for pod in asking]
         if self._last[0] != key:
-            default, most = self.store.chooser.isolation, self.settings.max_gpus
+            default = self.store.chooser.isolation
             packing = await asyncio.to_thread(node_demand.pack, asking, max_gpus=most, default=default)
             self._last = (key, packing)
         return self._last[1]
 
-    async def _write(self, packing: Packing) -> dict[NodeDemand, str]:
-        """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why."""
+    async def _write(self, packing: Packing, together: int) -> dict[NodeDemand, str]:
+        """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why.
+
+        together: the GPUs that gangs ask for.
+        """
         pods = (await self.api.list(demand_pods.PODS_PATH, keep=DemandPod.from_manifest)).items
         now = self.clock()
         if any(one.is_done for one in pods):
@@ -242,7 +268,7 @@ class DemandController:
             else:
                 extra = {"gpus": demand.gpus, "pods": len(demand.uids), "excluded": len(excluded)}
                 logger.info("Asked for a node", extra=extra)
-        self.report(packing.gpus - sum(demand.gpus for demand in failed))
+        self.report(packing.gpus + together - sum(demand.gpus for demand in failed))
         return failed
 
     def _key(self, demand: NodeDemand) -> str:
