@@ -11,8 +11,9 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import itertools
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from gpushare import contract, isolation, pod
@@ -108,10 +109,10 @@ class Chooser:
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
-        fits: Callable[[str], bool] = node_filter.fits
+        misfits: Callable[[Set[str]], Iterable[str]] = node_filter.misfits
         if excluded:
             reason_against = lambda name: excluded.get(name) or node_filter(name)  # noqa: E731
-            fits = lambda name: name not in excluded and node_filter.fits(name)  # noqa: E731
+            misfits = lambda names: itertools.chain(excluded, node_filter.misfits(names))  # noqa: E731
         contended = is_deprioritized = self.deprioritized()
         if avoided.last_resort:
             is_deprioritized = lambda name: (  # noqa: E731
@@ -125,10 +126,11 @@ class Chooser:
                     host=host,
                     policy=policy,
                     unfit=lambda name: _DEPRIORITIZED if is_deprioritized(name) else reason_against(name),
+                    misfits=lambda names: names,  # its refusal is not used
                 )
                 if isinstance(outcome, Placement):
                     return outcome
-            return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, fits=fits)
+            return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, misfits=misfits)
 
         bound = self._bound_on(manifest, request)
         views = self._fleet.exclusive_views() if bound else ()
