@@ -71,7 +71,8 @@ class PlacementProfile:
             gpus = _whole(document.get("gpus", 0))
             largest = _whole(document.get("largest", 0), least=min(gpus, 1))
             mix = Mix(weights, pods=_whole(document["pods"]), gpus=gpus, largest=largest)
-            return cls(policy, mix, kind, data.get(_PREEMPTION) == "true")
+            # Without the cluster's GPUs, each replica would add those that it knows at the moment.
+            return cls(policy, mix if gpus else Mix(), kind, data.get(_PREEMPTION) == "true")
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error

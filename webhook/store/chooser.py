@@ -77,6 +77,7 @@ class Chooser:
         return self._fleet.mix
 
     def learn(self, mix: Mix) -> None:
+        self._show(NO_OVERRIDES)  # the mix names the cluster's GPUs
         self._fleet.learn(mix)
 
     async def study(self, mix: Mix) -> Worth:
