@@ -131,10 +131,7 @@ def add(
     alone: bool,
     return_missed: bool = False,
 ) -> Selected | None:
-    """Place one more part and keep only the nodes with room for it; return_missed: return the other nodes.
-
-    alone: the pod has no other part.
-    """
+    """Place one more part and keep only the nodes with room for it; return_missed: return the other nodes."""
     nodes, slots, states = selected.nodes, selected.slots, selected.states
     meanwhile = selected.meanwhile(part.steps)
     costs = costs_of_gpus(nodes, slots, part, shape, worth, grid, states=states, alone=alone, meanwhile=meanwhile)
@@ -203,6 +200,9 @@ def _costs(
     by_worth: bool,
     gpus: Floats | None = None,
 ) -> Floats:
+    fits = eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)
+    if not fits.any():
+        return np.full(fits.shape, np.inf)
     if by_worth:
         costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)
         costs += TIGHTER * columns.least_percent
@@ -210,7 +210,7 @@ def _costs(
             costs += CUT * (columns.holders == NOBODY)
     else:
         costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, meanwhile, part, grid)))
-    costs[~eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)] = np.inf
+    costs[~fits] = np.inf
     return costs
 
 
@@ -269,8 +269,7 @@ def _take(selected: Selected, part: Needs, rows: Ints) -> None:
         selected.taken.append(PlacedPart(part, taken))
         selected.nodes = selected.meanwhile(ALL_STEPS)
         return
-    after = _without(states, part)
-    selected.states = states.beside(after)
+    selected.states = states.beside(_without(states, part))
     nodes.state[at] += states.kind.size
 
 
