@@ -168,15 +168,15 @@ class Worth:
         self.demand = _demand(classes, mix.unknown_gpus)
         self._cpu = Curve([_points(classes, kind, lambda pods: pods.host.cpu_milli) for kind in range(len(kinds))])
         self._host = Curve([_points(classes, kind, lambda pods: pods.host.memory_bytes) for kind in range(len(kinds))])
-        self.sets = GpuSets(classes, most_linked, mix.unknown_gpus)
+        is_choosy = not all(pods.needs.will_do[1:].all() for pods in classes)
+        self.sets = GpuSets(classes, most_linked, mix.unknown_gpus * is_choosy)  # otherwise sets keep no kind scarce
 
     def of_gpus(self, columns: Columns) -> Floats:
         """Return [g, n] the worth of each GPU."""
         if self.is_alike:
             alike: Floats = self.compute[columns.least_percent]
             return alike
-        by_memory = self.memory[columns.memory_point]
-        worth: Floats = np.minimum(self.compute[columns.compute_percent], by_memory)
+        worth: Floats = np.minimum(self.compute[columns.compute_percent], self.memory[columns.memory_point])
         return worth
 
     def usable(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:
