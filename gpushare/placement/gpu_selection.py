@@ -48,7 +48,7 @@ class Selected:
     """The nodes [n] where the pod fits: their slots, and what is left there."""
 
     slots: Ints
-    nodes: Columns  # these nodes; free amounts of GPUs count only without `states`
+    nodes: Columns  # these nodes; what GPUs in one state share counts only without `states`
     cost: Floats  # [n] sum of the GPUs' costs by the policy, and the penalty for distance
     apart: Floats  # [n] the penalty alone
     states: Columns | None = None  # a GPU in each state of the nodes' GPUs, after the pod
@@ -57,15 +57,18 @@ class Selected:
 
     def at(self, some: Ints) -> Selected:
         """Return a copy for some of the nodes."""
-        return Selected(self.slots[some], self.nodes.at(some), self.cost[some], self.apart[some], self.states)
+        return Selected(self.slots[some], self._nodes_at(some), self.cost[some], self.apart[some], self.states)
 
     def keep(self, kept: Ints) -> None:
         """Drop all other nodes."""
-        self.slots, self.nodes = self.slots[kept], self.nodes.at(kept)
+        self.slots, self.nodes = self.slots[kept], self._nodes_at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
         if self.before is not None:
             self.before = self.before.at(kept)
             self.taken = [PlacedPart(taken.part, taken.count[:, kept]) for taken in self.taken]
+
+    def _nodes_at(self, some: Ints) -> Columns:
+        return self.nodes.at(some) if self.states is None else self.nodes.hosts_at(some)
 
     @property
     def left(self) -> Columns:
@@ -113,7 +116,8 @@ def select(
     """
     selected = begin(shape, grid, slots)
     if any(part.steps != needs[0].steps for part in needs):
-        selected.states, selected.before = None, selected.nodes
+        selected.nodes = selected.before = selected.left
+        selected.states = None
     for part in needs:
         without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, return_missed=missed is not None)
         if missed is not None and without is not None:
@@ -249,14 +253,14 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
     """Return the slots that have CPU and memory for the pod, with no GPU taken. changing: parts will be added."""
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
-    kept = np.flatnonzero(eligibility.host_fits(shape, columns))
-    if len(kept) < len(slots):
-        slots, columns = slots[kept], columns.at(kept)
     selected = Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
     if changing:
         selected.nodes, selected.states = columns.by_state(grid.states())
         selected.nodes.cpu = columns.cpu - shape.host.cpu_milli
         selected.nodes.host = columns.host - shape.host.memory_bytes
+    kept = np.flatnonzero(eligibility.host_fits(shape, columns))
+    if len(kept) < len(slots):
+        selected.keep(kept)
     return selected
 
 
