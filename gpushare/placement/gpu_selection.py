@@ -57,18 +57,16 @@ class Selected:
 
     def at(self, some: Ints) -> Selected:
         """Return a copy for some of the nodes."""
-        return Selected(self.slots[some], self._nodes_at(some), self.cost[some], self.apart[some], self.states)
+        return Selected(self.slots[some], self.nodes.at(some), self.cost[some], self.apart[some], self.states)
 
     def keep(self, kept: Ints) -> None:
         """Drop all other nodes."""
-        self.slots, self.nodes = self.slots[kept], self._nodes_at(kept)
+        self.slots = self.slots[kept]
+        self.nodes = self.nodes.at(kept) if self.states is None else self.nodes.hosts_at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
         if self.before is not None:
             self.before = self.before.at(kept)
             self.taken = [PlacedPart(taken.part, taken.count[:, kept]) for taken in self.taken]
-
-    def _nodes_at(self, some: Ints) -> Columns:
-        return self.nodes.at(some) if self.states is None else self.nodes.hosts_at(some)
 
     @property
     def left(self) -> Columns:
@@ -204,8 +202,7 @@ def _costs(
     by_worth: bool,
     gpus: Floats | None = None,
 ) -> Floats:
-    fits = eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)
-    if not fits.any():
+    if not (fits := eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)).any():
         return np.full(fits.shape, np.inf)
     if by_worth:
         costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)

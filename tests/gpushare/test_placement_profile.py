@@ -33,7 +33,8 @@ CLASSES = st.builds(
     ),
 )
 WEIGHTS = st.dictionaries(CLASSES, st.integers(1, 10**6).map(float), max_size=8)
-MIXES = st.builds(Mix, WEIGHTS, pods=COUNTS, gpus=st.integers(1, 2**45), largest=st.integers(1, 16))
+HOSTS = st.builds(Host, cpu_milli=COUNTS, memory_bytes=COUNTS)
+MIXES = st.builds(Mix, WEIGHTS, pods=COUNTS, gpus=st.integers(1, 2**45), largest=st.integers(1, 16), others=HOSTS)
 ONE = Mix({RequestClass(1, 5, Memory(bytes=1)): 1.0}, pods=1)
 
 

@@ -78,11 +78,24 @@ class Chooser:
 
     def learn(self, mix: Mix) -> None:
         self._show(NO_OVERRIDES)  # the mix names the cluster's GPUs
-        self._fleet.learn(mix)
+        self._fleet.learn(self._with_others(mix))
 
     async def study(self, mix: Mix) -> Worth:
         """Return the tables of a mix for `use`, computed in a thread; placements go on with the former mix."""
-        return await asyncio.to_thread(self._fleet.study, mix)
+        return await asyncio.to_thread(self._fleet.study, self._with_others(mix))
+
+    def _with_others(self, mix: Mix) -> Mix:
+        """Return a new mix with the CPU and memory of pods that are not in it, but for those of daemons."""
+        if mix.gpus or not mix.weights:
+            return mix
+        amounts = dict.fromkeys((pod_requests.CPU, pod_requests.MEMORY), 0)
+        for view in self._fleet.views():
+            info = self.cache.info(view.node.name)
+            for name in amounts:
+                amounts[name] += info.amounts.get(name, 0) - info.daemon_amounts.get(name, 0)
+        shared, every = mix.requested, _host(amounts.items())
+        cpu, memory = every.cpu_milli - shared.cpu_milli, every.memory_bytes - shared.memory_bytes
+        return dataclasses.replace(mix, others=Host(max(0, cpu), max(0, memory)))
 
     def use(self, studied: Worth) -> None:
         self._fleet.learn(studied.mix, studied)
