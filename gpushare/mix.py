@@ -66,13 +66,15 @@ _DEFAULT: Mapping[RequestClass, float] = {
 class Mix:
     """The weight of each class, and the cluster that they were learned in.
 
-    pods: with a share. gpus: of all nodes. largest: GPUs of the largest node.
+    pods: with a share. gpus: of all nodes. largest: GPUs of the largest node. others: requested on nodes with GPUs by
+    pods without a share, which another scheduler places there.
     """
 
     weights: Mapping[RequestClass, float] = dataclasses.field(default_factory=dict)
     pods: int = 0
     gpus: int = 0
     largest: int = 0
+    others: Host = NO_HOST
 
     @classmethod
     def from_counts(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
@@ -110,6 +112,20 @@ class Mix:
         if prior > 0:
             weights |= {asked: weights.get(asked, 0.0) + prior * weight for asked, weight in _DEFAULT.items()}
         return weights
+
+    @property
+    def requested(self) -> Host:
+        """The CPU and memory of the pods with a share."""
+        hosts = [(weight, asked.host) for asked, weight in self.weights.items()]
+        cpu = sum(weight * host.cpu_milli for weight, host in hosts)
+        return Host(round(cpu), round(sum(weight * host.memory_bytes for weight, host in hosts)))
+
+    @property
+    def host_scale(self) -> tuple[float, float]:
+        """CPU and memory of all pods per those of pods with a share, 1 to 2, as more of the others will come too."""
+        shared, others = self.requested, self.others
+        cpu = others.cpu_milli / max(1, shared.cpu_milli, others.cpu_milli)
+        return 1 + cpu, 1 + others.memory_bytes / max(1, shared.memory_bytes, others.memory_bytes)
 
     @property
     def unknown_gpus(self) -> float:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from gpushare import errors, isolation, policies
 from gpushare.allocation import Memory
 from gpushare.gpu_capacity import Kinds
-from gpushare.mix import Host, Mix, RequestClass
+from gpushare.mix import NO_HOST, Host, Mix, RequestClass
 from gpushare.policies import TypicalOf
 from gpushare.request import CONSTRAINTS, DEFAULT_ISOLATIONS, NO_CONSTRAINTS, Constraints
 
@@ -47,7 +47,8 @@ class PlacementProfile:
 
     def data(self) -> dict[str, str]:
         """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""
-        cluster = {"pods": self.mix.pods, "gpus": self.mix.gpus, "largest": self.mix.largest}
+        others = dataclasses.asdict(self.mix.others)
+        cluster = {"pods": self.mix.pods, "gpus": self.mix.gpus, "largest": self.mix.largest, "others": others}
         classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
         while len(text := json.dumps({**cluster, "classes": [*map(_class, classes)]})) > MAX_BYTES:
             classes = classes[: len(classes) // 2]
@@ -70,8 +71,10 @@ class PlacementProfile:
             weights = dict(map(_read, document["classes"]))
             gpus = _whole(document.get("gpus", 0))
             largest = _whole(document.get("largest", 0), least=min(gpus, 1))
-            mix = Mix(weights, pods=_whole(document["pods"]), gpus=gpus, largest=largest)
-            return cls(policy, mix, kind, data.get(_PREEMPTION) == "true")
+            others = _host(document["others"]) if "others" in document else NO_HOST  # an earlier release writes none
+            mix = Mix(weights, pods=_whole(document["pods"]), gpus=gpus, largest=largest, others=others)
+            # Without the cluster's GPUs, each replica would add those that it knows at the moment.
+            return cls(policy, mix if gpus else Mix(), kind, data.get(_PREEMPTION) == "true")
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error
@@ -91,12 +94,16 @@ def _read(entry: Mapping[str, Any]) -> tuple[RequestClass, float]:
         gpus=_whole(entry["gpus"], least=1),
         request_percent=_whole(entry["request_percent"]),
         memory=Memory(**{key: _whole(memory[key]) for key in ("bytes", "percent") if memory[key] is not None}),
-        host=Host(_whole(host["cpu_milli"]), _whole(host["memory_bytes"])),
+        host=_host(host),
         constraints=Constraints(**constraints),
     )
     if not 0 < weight < math.inf:
         raise ValueError(f"a weight of {weight}")
     return asked, weight
+
+
+def _host(document: Mapping[str, Any]) -> Host:
+    return Host(_whole(document["cpu_milli"]), _whole(document["memory_bytes"]))
 
 
 def _like(default: Any, value: Any) -> Any:

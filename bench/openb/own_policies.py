@@ -25,7 +25,8 @@ class Gpushare:
     def __init__(self, policy: str, nodes: Sequence[Node]) -> None:
         self._policy = policy
         self._fleet = Fleet()
-        self._workload = WorkloadMix(lambda: self._fleet.learn(self._workload.snapshot()))
+        self._workload = WorkloadMix(self._learn)
+        self._others = [0, 0]  # milli-CPUs and MiB of another scheduler's pods
         self._views: list[GpuNode] = []
         self._cpu = [node.cpu_milli for node in nodes]
         self._memory = [node.memory_mib for node in nodes]
@@ -53,7 +54,7 @@ class Gpushare:
         gpus = node.gpu_by_uuid()
         placed = Placed(number, tuple(sorted(gpus[uuid].index for uuid in entry.gpu_uuids)))
         self._held.setdefault((number, placed.gpus, pod), []).append(entry)
-        self.occupy(number, pod, 1)
+        self._use(number, pod, 1)
         self._workload.change((), _asks(request, pod))
         return placed
 
@@ -62,14 +63,23 @@ class Gpushare:
         node = self._views[placed.node]
         left = tuple(allocation for allocation in node.allocations if allocation.id != entry.id)
         self._views[placed.node] = dataclasses.replace(node, allocations=left)
-        self.occupy(placed.node, pod, -1)
+        self._use(placed.node, pod, -1)
         self._workload.change(_asks(self._requests[pod], pod), ())
 
     def occupy(self, number: int, pod: Pod, sign: int) -> None:
-        """Subtract the pod's CPU and memory from a node (sign 1), or add them back (-1)."""
+        """Subtract the CPU and memory of another scheduler's pod from a node (sign 1), or add them back (-1)."""
+        self._others[0] += sign * pod.cpu_milli
+        self._others[1] += sign * pod.memory_mib
+        self._use(number, pod, sign)
+
+    def _use(self, number: int, pod: Pod, sign: int) -> None:
         self._cpu[number] -= sign * pod.cpu_milli
         self._memory[number] -= sign * pod.memory_mib
         self._show(number)
+
+    def _learn(self) -> None:
+        others = Host(self._others[0], self._others[1] * MIB)
+        self._fleet.learn(dataclasses.replace(self._workload.snapshot(), others=others))
 
     def _show(self, number: int) -> None:
         room = Room(self._cpu[number], self._memory[number] * MIB)

@@ -11,8 +11,11 @@ GIB = 2**30
 GPUS = 8
 
 
-def cluster(count: int) -> MemoryStore:
-    """Return full nodes of forty kinds in ten zones, each with as many pods as GPUs, of fifty applications."""
+def cluster(count: int, *, percent: tuple[int, int] = (30, 99)) -> MemoryStore:
+    """Return full nodes of forty kinds in ten zones, each with as many pods as GPUs, of fifty applications.
+
+    percent: the range of the pods' requests; each has a GPU.
+    """
     draw = random.Random(1)
     gpunodes, nodes, pods = [], [], []
     for number in range(count):
@@ -23,7 +26,7 @@ def cluster(count: int) -> MemoryStore:
             share = {
                 "containers": ["c"],
                 "gpus": [uuid],
-                "request": draw.randrange(30, 99),
+                "request": draw.randrange(*percent),
                 "limit": 100,
                 "memory": GIB,
             }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Mapping
 from typing import Any
 
@@ -28,6 +29,20 @@ def many(count: int, requests: list[str], *, gpus: int = 1, **more: str) -> Json
             f"{contract.REQUEST}.c{number}": requests[number % len(requests)],
             f"{contract.GPUS}.c{number}": str(gpus),
         }
+    return made
+
+
+def ordinary(draw: random.Random) -> Json:
+    """Return a pod for a fifth of a GPU to eight GPUs, with CPU, and sometimes with a model or a second share."""
+    gpus = draw.choice((1, 1, 1, 1, 2, 4, 8))
+    request = "1" if gpus > 1 else f"0.{draw.randrange(20, 100)}"
+    if draw.random() < 0.2:
+        made = many(2, [request, f"0.{draw.randrange(10, 60)}"], gpus=gpus)
+    else:
+        model = {"model": f"*H100*{draw.randrange(4)}"} if draw.random() < 0.2 else {}
+        made = pod(request=request, gpus=str(gpus), **model)
+    cpu, gibibytes = draw.choice((1, 2, 4, 8)), draw.choice((4, 16, 64))
+    made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu), "memory": f"{gibibytes}Gi"}}
     return made
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import functools
 import operator
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
@@ -33,7 +34,7 @@ def of_rows(rows: Iterable[int]) -> Rows:
 
 def row_numbers(rows: Rows) -> Iterator[int]:
     """Return the rows of a set, in ascending order."""
-    return (row for row, bit in enumerate(reversed(bin(rows)[2:])) if bit == "1")
+    return (found.start() for found in re.finditer("1", bin(rows)[:1:-1]))
 
 
 class Values:

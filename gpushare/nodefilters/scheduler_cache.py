@@ -9,12 +9,13 @@ import collections
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from gpushare import contract
-from gpushare.nodefilters import affinity_rules, node_info, pod_requests, volumes
+from gpushare.nodefilters import affinity_rules, label_index, node_info, pod_requests, volumes
 from gpushare.nodefilters.affinity_rules import PodClasses
+from gpushare.nodefilters.label_index import Rows
 from gpushare.nodefilters.node_index import NodeIndex, StaticCandidates
 from gpushare.nodefilters.node_info import NodeInfo, NodeSpec, PodInfo
 from gpushare.nodefilters.pod_key import PodAffinity, PodKey, Term
@@ -22,6 +23,9 @@ from gpushare.nodefilters.volume_filters import AttachFilter, VolumeReach
 
 SHAPES_KEPT: Final = 256
 NO_NODE: Final = "has a GPUNode but no Node object"
+
+_COUNTED: Final = {pod_requests.CPU, pod_requests.MEMORY}  # by placement too
+_OWN: Final = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE)
 
 # (node, amounts) -> whether the ledger itself lacks this much there; then the GPU filters give the better reasons.
 IsFull = Callable[[str, tuple[tuple[str, int], ...]], bool]
@@ -54,7 +58,7 @@ class FilterResults(dict[str, str | None]):
 class NodeFilter:
     """The filter for one pod: calling it with a node returns the reason against that node, or None."""
 
-    __slots__ = ("_nodes", "_passing", "_rules", "_there", "_verdicts")
+    __slots__ = ("_nodes", "_passing", "_rules", "_sure", "_there", "_verdicts")
 
     def __init__(
         self,
@@ -62,12 +66,17 @@ class NodeFilter:
         verdicts: FilterResults,
         there: Mapping[str, str | None],
         rules: Sequence[affinity_rules.AffinityRule],
+        sure: Callable[[], Rows],
     ) -> None:
-        """`there`: the result for the node, if any, where the pod is already counted, computed without it."""
+        """`there`: the result for the node, if any, where the pod is already counted, computed without it.
+
+        sure: returns the nodes that only a lack of CPU, memory or pods, a rule or a static filter can reject.
+        """
         self._nodes = nodes
         self._verdicts = verdicts
         self._there = there
         self._rules = rules
+        self._sure = sure
         self._passing = functools.reduce(operator.and_, (rule.passing for rule in rules), -1)
 
     def __call__(self, node: str) -> str | None:
@@ -90,6 +99,18 @@ class NodeFilter:
             return False
         return verdicts[node] is None
 
+    def misfits(self, nodes: Set[str]) -> Iterator[str]:
+        """Yield nodes that cannot take the pod: all of `nodes`, and others. Much faster than `fits` for each node.
+
+        Unless the pod is counted already, nodes that lack CPU, memory or room for one more pod may be left out.
+        """
+        yield from nodes - self._nodes.keys()
+        passing = self._passing & self._verdicts.candidates().rows
+        for row in label_index.row_numbers(self._nodes.labels.every_row & ~(passing & self._sure())):
+            name = self._nodes.at(row).name
+            if not passing >> row & 1 or not self.fits(name):
+                yield name
+
 
 class SchedulerCache:
     """All nodes and pods. Not thread-safe.
@@ -111,6 +132,8 @@ class SchedulerCache:
         self._attaching = AttachFilter()
         self._reach = VolumeReach()
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
+        self._offering: Rows = label_index.NONE  # nodes that `_offers`, but for those of `_changed`
+        self._changed: set[str] = set()
 
     def node_spec(self, name: str) -> NodeSpec | None:
         """Return the Node with this name, or None."""
@@ -185,6 +208,7 @@ class SchedulerCache:
         """Drop cached results for this node after a change there, in the ledger or elsewhere."""
         for verdicts in self._verdicts.values():
             verdicts.pop(node, None)
+        self._changed.add(node)
         for listener in self._listeners:
             listener(node)
 
@@ -231,7 +255,26 @@ class SchedulerCache:
                 reach=self._reach.of,
             )
         there = {own.node: self._check(shape, own.node, own, verdicts)} if own is not None else {}
-        return NodeFilter(self._nodes, verdicts, there, rules)
+        return NodeFilter(self._nodes, verdicts, there, rules, functools.partial(self._sure, shape, own))
+
+    def _sure(self, shape: PodKey, own: PodInfo | None) -> Rows:
+        """Return the nodes that only a lack of CPU, memory or pods, an affinity rule or a static filter can reject."""
+        is_plain = own is None and not shape.ports and not (shape.own and self._nodes.doubled)
+        if not is_plain or not _COUNTED.issuperset(dict(shape.amounts)):
+            return label_index.NONE
+        for name in self._changed & self._nodes.keys():
+            row = 1 << self._nodes.row(name)
+            self._offering = self._offering | row if self._offers(name) else self._offering & ~row
+        self._changed.clear()
+        return self._offering
+
+    def _offers(self, name: str) -> bool:
+        """Whether the kubelet offers all that the ledger has free."""
+        allocatable, used = self._nodes[name].allocatable, self.info(name).amounts
+        return allocatable is None or all(
+            self._is_full(name, ((resource, allocatable.get(resource, 0) - used.get(resource, 0) + 1),))
+            for resource in _OWN
+        )
 
     def _check(self, shape: PodKey, node: str, own: PodInfo | None, verdicts: FilterResults) -> str | None:
         spec = self._nodes.get(node)

@@ -9,7 +9,7 @@ typical mix (`worth`, `pricing`). Not thread-safe.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 
 import numpy as np
 
@@ -94,21 +94,21 @@ class Fleet:
         host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
         unfit: Callable[[str], str | None] = fits_anywhere,
-        fits: Callable[[str], bool] | None = None,
+        misfits: Callable[[Set[str]], Iterable[str]] | None = None,
     ) -> Placement | Refusal:
         """Return the best placement, or a refusal with the nearest miss of each rule; see `node_by_node.place`.
 
-        host: the pod's CPU and memory requests. unfit: returns why a node cannot take the pod, or None. fits: whether
-        that is None, if there is a faster way to know.
+        host: the pod's CPU and memory requests. unfit: returns why a node cannot take the pod, or None. misfits:
+        returns for which of several nodes that is not None, if there is a faster way; others count for nothing.
         """
-        fits = fits or (lambda node: unfit(node) is None)
+        misfits = misfits or (lambda nodes: [node for node in nodes if unfit(node) is not None])
         shape = RequestKey.for_request(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = self._best(total, unfit)
         missed = self._scoring.missed(shape)
         if slot is None:
             worth = self._scoring.worth
-            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, fits, missed)
+            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, misfits, missed)
         view = self._views[self._grid.names[slot]]
         rejected: list[Rejected] = []
         price = self._price(shape, needs, view)

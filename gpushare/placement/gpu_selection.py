@@ -48,7 +48,7 @@ class Selected:
     """The nodes [n] where the pod fits: their slots, and what is left there."""
 
     slots: Ints
-    nodes: Columns  # these nodes; free amounts of GPUs count only without `states`
+    nodes: Columns  # these nodes; what GPUs in one state share counts only without `states`
     cost: Floats  # [n] sum of the GPUs' costs by the policy, and the penalty for distance
     apart: Floats  # [n] the penalty alone
     states: Columns | None = None  # a GPU in each state of the nodes' GPUs, after the pod
@@ -61,7 +61,8 @@ class Selected:
 
     def keep(self, kept: Ints) -> None:
         """Drop all other nodes."""
-        self.slots, self.nodes = self.slots[kept], self.nodes.at(kept)
+        self.slots = self.slots[kept]
+        self.nodes = self.nodes.at(kept) if self.states is None else self.nodes.hosts_at(kept)
         self.cost, self.apart = self.cost[kept], self.apart[kept]
         if self.before is not None:
             self.before = self.before.at(kept)
@@ -113,7 +114,8 @@ def select(
     """
     selected = begin(shape, grid, slots)
     if any(part.steps != needs[0].steps for part in needs):
-        selected.states, selected.before = None, selected.nodes
+        selected.nodes = selected.before = selected.left
+        selected.states = None
     for part in needs:
         without = add(selected, part, shape, worth, grid, alone=len(needs) == 1, return_missed=missed is not None)
         if missed is not None and without is not None:
@@ -131,10 +133,7 @@ def add(
     alone: bool,
     return_missed: bool = False,
 ) -> Selected | None:
-    """Place one more part and keep only the nodes with room for it; return_missed: return the other nodes.
-
-    alone: the pod has no other part.
-    """
+    """Place one more part and keep only the nodes with room for it; return_missed: return the other nodes."""
     nodes, slots, states = selected.nodes, selected.slots, selected.states
     meanwhile = selected.meanwhile(part.steps)
     costs = costs_of_gpus(nodes, slots, part, shape, worth, grid, states=states, alone=alone, meanwhile=meanwhile)
@@ -203,6 +202,8 @@ def _costs(
     by_worth: bool,
     gpus: Floats | None = None,
 ) -> Floats:
+    if not (fits := eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)).any():
+        return np.full(fits.shape, np.inf)
     if by_worth:
         costs = worth.losses(columns, part, worth.of_gpus(columns) if gpus is None else gpus)
         costs += TIGHTER * columns.least_percent
@@ -210,7 +211,7 @@ def _costs(
             costs += CUT * (columns.holders == NOBODY)
     else:
         costs = np.array(policies.POLICIES[shape.policy].cost(_option(columns, meanwhile, part, grid)))
-    costs[~eligibility.will_do(part, shape.constraints, grid, meanwhile, slots)] = np.inf
+    costs[~fits] = np.inf
     return costs
 
 
@@ -249,14 +250,14 @@ def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool =
     """Return the slots that have CPU and memory for the pod, with no GPU taken. changing: parts will be added."""
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
-    kept = np.flatnonzero(eligibility.host_fits(shape, columns))
-    if len(kept) < len(slots):
-        slots, columns = slots[kept], columns.at(kept)
     selected = Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
     if changing:
         selected.nodes, selected.states = columns.by_state(grid.states())
         selected.nodes.cpu = columns.cpu - shape.host.cpu_milli
         selected.nodes.host = columns.host - shape.host.memory_bytes
+    kept = np.flatnonzero(eligibility.host_fits(shape, columns))
+    if len(kept) < len(slots):
+        selected.keep(kept)
     return selected
 
 
@@ -269,8 +270,7 @@ def _take(selected: Selected, part: Needs, rows: Ints) -> None:
         selected.taken.append(PlacedPart(part, taken))
         selected.nodes = selected.meanwhile(ALL_STEPS)
         return
-    after = _without(states, part)
-    selected.states = states.beside(after)
+    selected.states = states.beside(_without(states, part))
     nodes.state[at] += states.kind.size
 
 

@@ -85,7 +85,7 @@ class Columns:
 
     def in_states(self, states: Columns) -> Columns:
         """Return these columns with the properties of their GPUs' states."""
-        values = {name: getattr(states, name)[0].take(self.state) for name in _FIELDS[:_AMOUNTS]}
+        values = {name: getattr(states, name)[0].take(self.state) for name in _FIELDS[:_PER_STATE]}
         return dataclasses.replace(self, **values)
 
     def beside(self, others: Columns) -> Columns:
@@ -101,7 +101,6 @@ class Columns:
 _FIELDS: Final = tuple(field.name for field in dataclasses.fields(Columns))
 _PER_GPU: Final = 12  # the first fields have a row per GPU
 _PER_STATE: Final = 10  # the first fields are those of the GPU's state
-_AMOUNTS: Final = 6  # the first fields change when a pod takes the GPU
 
 
 def free_percent(gpu: Gpu, used: ledger.GpuUse) -> tuple[int, int]:

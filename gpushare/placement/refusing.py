@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
-    fits: Callable[[str], bool],
+    misfits: Callable[[Set[str]], Iterable[str]],
     missed: Sequence[Selected] | None = None,
 ) -> Refusal:
     """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
@@ -54,7 +54,7 @@ def refuse(
     missed: for each part the nodes, fit or not, that have no room for it, if known already.
     """
     reasons = _Reasons()
-    slots, others = _fit_nodes(shape, grid, unfit, fits)
+    slots, others = _fit_nodes(shape, grid, unfit, misfits)
     shares = [demand.share for demand in in_order(request)]
     if len(needs) == 1:
         everywhere = len(slots) == grid.width
@@ -80,14 +80,12 @@ def refuse(
 
 
 def _fit_nodes(
-    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], fits: Callable[[str], bool]
+    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], misfits: Callable[[Set[str]], Iterable[str]]
 ) -> tuple[Ints, Ints]:
     """Return the slots of nodes that can take the pod, and those of the others."""
-    has_room = eligibility.host_fits(shape, grid.now())
-    if unfit is fits_anywhere and has_room.sum() == len(grid.slots):
-        return np.flatnonzero(has_room), np.zeros(0, np.int64)
-    is_fit, names = np.zeros(grid.width, np.bool_), grid.names
-    is_fit[[slot for slot in np.flatnonzero(has_room).tolist() if fits(names[slot])]] = True
+    is_fit = eligibility.host_fits(shape, grid.now())
+    if unfit is not fits_anywhere:
+        is_fit[[grid.slots[name] for name in misfits(grid.slots.keys()) if name in grid.slots]] = False
     return np.flatnonzero(is_fit), np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
 
 

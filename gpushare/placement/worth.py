@@ -1,7 +1,6 @@
 """Worth: the worth of a node's free capacity to the mix, in GPUs; a pod goes where it falls least.
 
-* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), for compute and memory separately; the
-  scarcer of the two counts.
+* A free part of a GPU is worth what the mix could fill of it (`cutting_stock`), of compute or memory: the less counts.
 * A node's GPUs are worth only what its free CPU and memory can feed: of the demand that fits the node's kind of GPU,
   the part that needs the least CPU per GPU, as far as the free CPU per free GPU goes. There is a curve for each kind.
 * A set of GPUs on one node that a request for several could take adds its price (`pricing`) while it is whole, and a
@@ -118,9 +117,9 @@ class GpuSets:
 class Curve:
     """[kind] Free CPU (or memory) per free GPU → the part of the GPU's demand that it can feed, 0 to 1."""
 
-    def __init__(self, points: Sequence[tuple[Floats, Floats]]) -> None:
+    def __init__(self, points: Sequence[tuple[Floats, Floats]], scale: float) -> None:
         """points: for each kind, the need per GPU of each class in ascending order, and the class's part of the
-        demand.
+        demand. scale: of all needs.
         """
         values = np.ones((len(points), _POINTS + 2))
         self._scale = np.zeros(len(points))
@@ -128,7 +127,7 @@ class Curve:
             needed, served = np.cumsum(need * part), np.cumsum(part)
             if not len(need) or needed[-1] <= 0:
                 continue
-            self._scale[kind] = _POINTS / needed[-1]
+            self._scale[kind] = _POINTS / needed[-1] / scale
             at = np.linspace(0, needed[-1], _POINTS + 1)
             values[kind, :-1] = np.interp(at, np.append(0.0, needed), np.append(0.0, served))
         self._values = values.ravel()
@@ -166,17 +165,18 @@ class Worth:
         self.is_alike = all(table is self.compute for table in memory)
         self.memory = np.concatenate([self.compute, *memory])  # [kind × POINTS]
         self.demand = _demand(classes, mix.unknown_gpus)
-        self._cpu = Curve([_points(classes, kind, lambda pods: pods.host.cpu_milli) for kind in range(len(kinds))])
-        self._host = Curve([_points(classes, kind, lambda pods: pods.host.memory_bytes) for kind in range(len(kinds))])
-        self.sets = GpuSets(classes, most_linked, mix.unknown_gpus)
+        (cpu, host), every = mix.host_scale, range(self.kinds)
+        self._cpu = Curve([_points(classes, kind, lambda pods: pods.host.cpu_milli) for kind in every], cpu)
+        self._host = Curve([_points(classes, kind, lambda pods: pods.host.memory_bytes) for kind in every], host)
+        is_choosy = not all(pods.needs.will_do[1:].all() for pods in classes)
+        self.sets = GpuSets(classes, most_linked, mix.unknown_gpus * is_choosy)  # otherwise sets keep no kind scarce
 
     def of_gpus(self, columns: Columns) -> Floats:
         """Return [g, n] the worth of each GPU."""
         if self.is_alike:
             alike: Floats = self.compute[columns.least_percent]
             return alike
-        by_memory = self.memory[columns.memory_point]
-        worth: Floats = np.minimum(self.compute[columns.compute_percent], by_memory)
+        worth: Floats = np.minimum(self.compute[columns.compute_percent], self.memory[columns.memory_point])
         return worth
 
     def usable(self, gpus: Floats, cpu: Floats, host: Floats, kind: Ints) -> Floats:

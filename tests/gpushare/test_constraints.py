@@ -74,5 +74,5 @@ def test_constraint_on_the_model_is_learned_and_published(key: str) -> None:
     assert sorted(learned.weights.values()) == [1.0, 2.0]
     (asked,) = mix.classes_of(narrow)
     assert asked.constraints == narrow.constraints
-    profile = PlacementProfile(mix=Mix({asked: 2.0}, pods=2))
+    profile = PlacementProfile(mix=Mix({asked: 2.0}, pods=2, gpus=8, largest=8))
     assert PlacementProfile.read(profile.data()) == profile

@@ -11,8 +11,9 @@ import asyncio
 import collections
 import contextlib
 import dataclasses
+import itertools
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from gpushare import contract, isolation, pod
@@ -76,11 +77,25 @@ class Chooser:
         return self._fleet.mix
 
     def learn(self, mix: Mix) -> None:
-        self._fleet.learn(mix)
+        self._show(NO_OVERRIDES)  # the mix names the cluster's GPUs
+        self._fleet.learn(self._with_others(mix))
 
     async def study(self, mix: Mix) -> Worth:
         """Return the tables of a mix for `use`, computed in a thread; placements go on with the former mix."""
-        return await asyncio.to_thread(self._fleet.study, mix)
+        return await asyncio.to_thread(self._fleet.study, self._with_others(mix))
+
+    def _with_others(self, mix: Mix) -> Mix:
+        """Return a new mix with the CPU and memory of pods that are not in it, but for those of daemons."""
+        if mix.gpus or not mix.weights:
+            return mix
+        amounts = dict.fromkeys((pod_requests.CPU, pod_requests.MEMORY), 0)
+        for view in self._fleet.views():
+            info = self.cache.info(view.node.name)
+            for name in amounts:
+                amounts[name] += info.amounts.get(name, 0) - info.daemon_amounts.get(name, 0)
+        shared, every = mix.requested, _host(amounts.items())
+        cpu, memory = every.cpu_milli - shared.cpu_milli, every.memory_bytes - shared.memory_bytes
+        return dataclasses.replace(mix, others=Host(max(0, cpu), max(0, memory)))
 
     def use(self, studied: Worth) -> None:
         self._fleet.learn(studied.mix, studied)
@@ -108,10 +123,10 @@ class Chooser:
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
-        fits: Callable[[str], bool] = node_filter.fits
+        misfits: Callable[[Set[str]], Iterable[str]] = node_filter.misfits
         if excluded:
             reason_against = lambda name: excluded.get(name) or node_filter(name)  # noqa: E731
-            fits = lambda name: name not in excluded and node_filter.fits(name)  # noqa: E731
+            misfits = lambda names: itertools.chain(excluded, node_filter.misfits(names))  # noqa: E731
         contended = is_deprioritized = self.deprioritized()
         if avoided.last_resort:
             is_deprioritized = lambda name: (  # noqa: E731
@@ -125,10 +140,11 @@ class Chooser:
                     host=host,
                     policy=policy,
                     unfit=lambda name: _DEPRIORITIZED if is_deprioritized(name) else reason_against(name),
+                    misfits=lambda names: names,  # its refusal is not used
                 )
                 if isinstance(outcome, Placement):
                     return outcome
-            return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, fits=fits)
+            return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, misfits=misfits)
 
         bound = self._bound_on(manifest, request)
         views = self._fleet.exclusive_views() if bound else ()

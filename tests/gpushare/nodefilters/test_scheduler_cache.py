@@ -1,5 +1,6 @@
 """Filter results are cached until a change of nodes, pods or storage affects them."""
 
+import dataclasses
 from typing import Any
 
 import pytest
@@ -49,6 +50,7 @@ def terms(kind: str, key: str = "kubernetes.io/hostname", **more: Any) -> dict[s
 
 
 A = {"app": "a"}
+OWN = (contract.RESOURCE_PERCENT, contract.RESOURCE_MEMORY, contract.RESOURCE_IDLE)
 
 
 def test_filter_result_follows_pods_and_nodes() -> None:
@@ -340,3 +342,42 @@ def test_class_with_immediate_binding_does_not_restrict_nodes() -> None:
 
 def _before(named: tuple[volumes.Name, Any]) -> tuple[volumes.Name, None, Any]:
     return named[0], None, named[1]
+
+
+@pytest.mark.parametrize(
+    ("asked", "rejected"),
+    [
+        ({"gpushare.io/gpu-percent": "50"}, {"closed", "none"}),
+        ({"gpushare.io/gpu-percent": "90"}, {"none"}),  # more than the ledger has, so each GPU has its own reason
+        ({"gpushare.io/gpu-percent": "50", "ephemeral-storage": "1"}, {"open", "closed", "none"}),
+        ({"cpu": "1"}, {"none"}),
+    ],
+)
+def test_misfits_are_the_nodes_that_the_filter_rejects(asked: dict[str, str], rejected: set[str]) -> None:
+    ledger_free = 80
+    there = SchedulerCache(is_full=lambda _, amounts: any(amount > ledger_free for _, amount in amounts))
+    for name, offered in (("open", 100), ("closed", 0)):
+        spec = node_spec(name)
+        amounts = {**(spec.allocatable or {}), **dict.fromkeys(OWN, offered)}
+        there.put_node_spec(name, dataclasses.replace(spec, allocatable=amounts))
+    manifest, names = pod(), {"open", "closed", "none"}
+    manifest["spec"]["containers"][0]["resources"] = {"requests": asked}
+
+    def misfits(itself: str | None = None) -> set[str]:
+        node_filter = there.node_filter(
+            PodKey.from_manifest(manifest), PodAffinity.from_manifest(manifest), itself=itself
+        )
+        found = set(node_filter.misfits(names))
+        assert found == {name for name in names if node_filter(name) is not None}
+        return found
+
+    assert misfits() == rejected
+    ledger_free = 0
+    for name in ("open", "closed"):
+        there.forget(name)
+    assert "closed" not in misfits() or "ephemeral-storage" in asked
+    ledger_free = 80
+    there.put("one", PodInfo.from_manifest(manifest, "open"))  # the kubelet offers only 50 now
+    ledger_free = 60
+    there.forget("closed")
+    assert misfits("one") == rejected

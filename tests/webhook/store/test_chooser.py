@@ -7,6 +7,7 @@ import pytest
 
 from gpushare import codec, ledger, request
 from gpushare.allocation import PodRef
+from gpushare.mix import Host
 from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, node_info
 from gpushare.nodefilters.node_info import NodeInfo
 from gpushare.placement import NodeView, Placement
@@ -170,3 +171,26 @@ def test_updating_nodes_in_portions_does_not_change_choices() -> None:
     for cpu in ("16", "4", "4"):
         assert in_portions.place(asks(cpu)) == at_once.place(asks(cpu))
     assert len(in_portions.looked_at) == len(nodes), "nothing was left for the first pod to wait for"
+
+
+def test_mix_counts_cpu_and_memory_of_pods_without_a_share() -> None:
+    def pod(name: str, cpu: str, *, on: str = "node-a", **more: Any) -> Json:
+        made = builders.pod(name, spec={"nodeName": on, "containers": [{"name": "main"}]}, **more)
+        made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu, "memory": "1Gi"}}
+        return made
+
+    daemon = pod("daemon", "1")
+    daemon["metadata"]["ownerReferences"] = [{"kind": "DaemonSet", "name": "d", "uid": "d", "controller": True}]
+    store = MemoryStore(
+        [codec.to_document(builders.node("node-a"))],
+        [node("node-a"), node("node-b")],  # node-b has no GPU
+        [
+            pod("share", "2", request="0.5", allocation="a"),
+            pod("other", "3"),
+            daemon,
+            pod("elsewhere", "4", on="node-b"),
+        ],
+    )
+    assert store.chooser.mix.requested == Host(2000, 2**30)
+    assert store.chooser.mix.others == Host(3000, 2**30)
+    assert store.chooser.mix.host_scale == (2.0, 2.0)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from gpushare import codec, contract
 from gpushare.cluster import api_client, api_errors
 from tests import builders
 from tests.gpushare.cluster.waiting import until
@@ -34,6 +35,8 @@ def test_only_placed_pods_count_in_the_mix() -> None:
 
 async def test_placement_learns_the_mix_once_enough_pods_are_placed() -> None:
     api = ScriptedApi(keeps_watches=True)
+    node = codec.to_document(builders.node("node-a"))
+    api.objects[contract.GPUNODE_PATH] = [{**node, "metadata": {"name": "node-a", "uid": "u", "resourceVersion": "1"}}]
     store = ApiStore(api, metrics.Metrics())
     running = asyncio.create_task(store.run())
     await store.synced()
