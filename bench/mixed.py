@@ -1,7 +1,7 @@
 """Random pods on a node whose GPUs are shared in different ways: do ledger, NVML, audit and containers agree?
 
-A node of the lab: two GPUs for shares with the isolations arbiter, mps, mig and none, one of fixed MIG devices, one that
-is given whole. Pods arrive, end, are resized, and are killed; the agent, a replica of the webhook, MPS servers and
+A node of the lab: two GPUs for shares with the isolations arbiter, mps, mig and none, one of fixed MIG devices, one
+that is given whole. Pods arrive, end, are resized, and are killed; the agent, a replica of the webhook, MPS servers and
 daemons are killed too. Every stored version of the ledger is checked for over-commitments. After some steps the run
 waits until all that is known of each GPU agrees, for SETTLED_SECONDS at most; what still differs then is a
 contradiction.

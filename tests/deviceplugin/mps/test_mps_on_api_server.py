@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import functools
 from pathlib import Path
@@ -97,10 +98,10 @@ async def test_a_gpu_that_is_cut_has_no_mps_daemon_until_it_is_whole(node: Node,
         return codec.read(await node.gpunode()).gpus[0].mig_profiles == ("1g.5gb",)
 
     async def is_there(pid_file: Path) -> bool:
-        return pid_file.exists()
+        return await asyncio.to_thread(pid_file.exists)
 
     async def is_gone(pid_file: Path) -> bool:
-        return not pid_file.exists()
+        return not await is_there(pid_file)
 
     def on_device(known: GpuNode) -> Allocation:
         device = mig_shares.read_device(known.gpus[0], "1g.5gb@6")
