@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from gpushare import contract, ledger
-from gpushare.allocation import Allocation, Isolation
+from gpushare.allocation import Allocation, GivenShare, Isolation
 from gpushare.gpunode import Gpu, Mode
 from lab import gpushare, lab_errors
 from tests.e2e.isolation_node import Node
@@ -27,6 +27,7 @@ print(json.dumps({nvml.nvmlDeviceGetUUID(handle): [
     (process.pid, process.usedGpuMemory or 0) for process in nvml.nvmlDeviceGetComputeRunningProcesses(handle)
 ] for handle in handles}))
 """
+AS_GIVEN = (Isolation.NONE, Isolation.MIG)  # what these shares may use is not what they request
 POD = re.compile(r"/pod([0-9a-f-]{36})/")
 
 
@@ -99,7 +100,7 @@ def _of_containers(running: list[Running], entries: Mapping[str, Allocation], gp
             entry = entries[pod.uid]
             (share,) = entry.shares
             kind = entry.labels.isolation
-            total = gpus[share.gpu_uuids[0]].memory_bytes if kind is Isolation.NONE else share.memory_bytes
+            total = gpus[share.gpu_uuids[0]].memory_bytes if kind is Isolation.NONE else _memory_bytes(share)
             told = {"client": int(kind is Isolation.MPS), "total": total}
             if pod.seen != told:
                 yield f"{pod.name} with isolation {kind} sees {pod.seen}, and should see {told}"
@@ -118,11 +119,16 @@ def _of_nvml(node: Node, entries: Mapping[str, Allocation], gpus: Mapping[str, G
                 if gpus[uuid].mode is Mode.FRACTIONAL and uid:
                     yield f"the pod {uid} uses {uuid} without a share"
                 continue
-            granted = sum(share.memory_bytes for share in entry.shares if uuid in share.gpu_uuids)
+            granted = sum(_memory_bytes(share) for share in entry.shares if uuid in share.gpu_uuids)
             if not granted:
                 yield f"{entry.pod} uses {uuid}, where it has no share"
             elif used_bytes > granted and entry.labels.isolation is not Isolation.NONE:
                 yield f"{entry.pod} uses {used_bytes} bytes of {uuid}, of {granted}"
+
+
+def _memory_bytes(share: GivenShare) -> int:
+    """Return the memory that the processes of a share may use: all of its MIG device, if it has one."""
+    return share.mig.memory_bytes if share.mig is not None else share.memory_bytes
 
 
 def _pod_of(pid: int) -> str:
@@ -148,5 +154,7 @@ def _of_audit(audit: Any, running: list[Running], entries: Mapping[str, Allocati
                 yield f"the audit does not know {pod.name}"
             elif item["processes"] == 0 or item["ledger"]["memoryBytes"] != share.memory_bytes:
                 yield f"the audit has {item['processes']} processes of {pod.name}, with {item['ledger']}"
-            elif entries[pod.uid].labels.isolation is not Isolation.NONE and item["enforced"] != item["ledger"]:
+            elif share.mig is not None and item["enforced"]["memoryBytes"] != share.mig.memory_bytes:
+                yield f"{pod.name} has limits {item['enforced']}, and should have all of {share.mig}"
+            elif entries[pod.uid].labels.isolation not in AS_GIVEN and item["enforced"] != item["ledger"]:
                 yield f"{pod.name} has limits {item['enforced']}, and should have {item['ledger']}"

@@ -99,6 +99,8 @@ class World:
                 ({**limited, "isolation": "mps"}, {}),
                 ({**limited, "isolation": "auto"}, {}),
                 ({**share, "isolation": "none"}, {}),
+                ({**share, "isolation": "mig"}, {}),
+                ({**share, "isolation": "mig"}, {}),
                 ({"request": "1"}, {}),
                 ({}, {WHOLE: "1"}),
                 *(({}, {name: "1"}) for name in MIG),

@@ -51,7 +51,7 @@ class DeviceAnswers:
             self.in_force.settings(),
             answer_id=secrets.token_hex(8),
             nodes=self.nodes(),
-            mps=None if shared is None else answer.MpsPaths(str(shared.pipe), str(shared.shm)),
+            mps=None if shared is None else answer.MpsPaths(str(shared.clients), str(shared.shm)),
         )
         try:
             self.described(self.in_force.settings())

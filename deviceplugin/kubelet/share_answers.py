@@ -257,7 +257,9 @@ class ShareStart:
         if isinstance(files, Refusal):
             raise plugin_service.AllocateRefusedError(files.reason)
         partition = str(files.partition) if files.partition is not None else ""
-        return answer.MpsPaths(str(files.daemon.pipe), str(files.daemon.shm), max(1, holder.limit_percent), partition)
+        return answer.MpsPaths(
+            str(files.daemon.clients), str(files.daemon.shm), max(1, holder.limit_percent), partition
+        )
 
     async def _devices(self, holder: tenant.StartingContainer) -> Sequence[str]:
         """Return the UUIDs of the devices to inject, once they are as the share needs them.

@@ -106,6 +106,7 @@ class MpsDaemon:
         """Start the daemon, unless it runs already, and set its limits. Raises ControlError or OSError."""
         for step in steps.start(self.spec, self.files):
             await self._do(step)
+        await asyncio.to_thread(pipe.publish, self.files)
         self._set_problem("")
         logger.info("An MPS daemon runs", extra={"daemon": self.spec.name})
 
@@ -153,37 +154,34 @@ class MpsDaemon:
             return 0
 
     async def _start(self, *, multi_user: bool, static: bool) -> None:
-        # Clients may have put anything there, and the daemon would open it.
-        try:
+        with contextlib.suppress(ProcessLookupError):
             pidfd = await self._pidfd()
-        except ProcessLookupError:
-            await asyncio.to_thread(pipe.empty, self.files.pipe)
-        else:
-            if pidfd is None:
-                await asyncio.to_thread(pipe.remove, self.files.pid_file)
-            else:
+            if pidfd is not None:
                 os.close(pidfd)
+                raise ControlError(f"{self.spec.name} has an MPS daemon that does not answer")
+            if await asyncio.to_thread(supervisor.starter, self._control.program) is None:
+                raise ControlError(f"the keeper of MPS daemons does not answer at {self._control.program}")
+        await asyncio.to_thread(pipe.retire, self.files)
+        pipe.make_directory(self.files.pipe, steps.DIRECTORY_MODE, is_mounted=True)
         await self._control.start(multi_user=multi_user, static=static)
 
-    async def _quit(self, *, hangs: bool = False) -> None:
-        """Stop the daemon, and empty its pipe directory. hangs: whether it has not answered for long."""
+    async def _quit(self, hanging: int | None = None) -> None:
+        """Stop the daemon, and retire its pipe directory. hanging: the pidfd of one that has not answered for long."""
+        pidfd = None  # if unknown, as a client may have changed the PID, the pipe shows whether it runs
+        with contextlib.suppress(ProcessLookupError):
+            pidfd = hanging if hanging is not None else await self._pidfd()
         try:
-            pidfd = await self._pidfd()
-        except ProcessLookupError:
-            pidfd = None  # a client may have changed the PID: the pipe shows whether it runs
-        try:
-            is_asked = pidfd is None or not hangs
-            if is_asked:
+            if hanging is None:
                 with contextlib.suppress(ControlError):
                     await self._control.send("quit")
-            if pidfd is not None and not (is_asked and await pipe.ended(pidfd, STOP_SECONDS)):
+            if pidfd is not None and not (hanging is None and await pipe.ended(pidfd, STOP_SECONDS)):
                 logger.warning("An MPS daemon did not quit and is killed", extra={"daemon": self.spec.name})
                 with contextlib.suppress(ProcessLookupError):
                     signal.pidfd_send_signal(pidfd, signal.SIGKILL)
                 await pipe.ended(pidfd, STOP_SECONDS)
-            await asyncio.to_thread(pipe.empty, self.files.pipe)
+            await asyncio.to_thread(pipe.retire, self.files)
         finally:
-            if pidfd is not None:
+            if pidfd is not None and hanging is None:
                 os.close(pidfd)
 
     async def _wait_for_failure(self) -> str:
@@ -205,7 +203,7 @@ class MpsDaemon:
                 silences = 0 if await self._keeps_limits() else silences + 1
                 if silences == MAX_SILENCES:
                     # A hung daemon would block the pipe of the next one.
-                    await self._quit(hangs=True)
+                    await self._quit(pidfd)
                     return "it did not answer"
         finally:
             if pidfd is not None:

@@ -1,17 +1,19 @@
 """A daemon's pipe directory, where its clients' containers can write, and the daemon's process.
 
 Root in a container can replace each file there: by a link to another daemon's, by a pipe that nobody writes to, by the
-PID of another process. Nothing there is followed, waited for or believed.
+PID of another process. Nothing there is followed, waited for or believed. A daemon would follow links when it starts,
+so it starts in a new directory, which containers can mount only once it runs.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
-import shutil
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
@@ -23,8 +25,13 @@ from gpushare import contract
 
 MAX_PID_BYTES: Final = 32
 MAX_ENVIRONMENT_BYTES: Final = 1 << 17
+MAX_FORMER: Final = 8  # directories of earlier daemons that are kept
+MAX_LINKED: Final = 32  # files; a daemon has a few, a client may have added any number
+MAX_AT_ONCE: Final = 1000
+REMOVAL_SECONDS: Final = 5.0
 # The kernel's name of both control daemon and server: it keeps 15 characters.
 COMM: Final = b"nvidia-cuda-mps-control"[:15]
+_DIRECTORY: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
 _CONTROL: Final = ("control", "control_lock", "control_privileged")  # what the program opens to send a command
 
 
@@ -60,11 +67,84 @@ def make_directory(path: Path, mode: int, *, is_mounted: bool) -> None:
         os.setxattr(path, "security.selinux", _SELINUX_LABEL)
 
 
-def empty(directory: Path) -> None:
-    """Remove what a daemon and its clients have left, and keep the directory, which containers mount. Blocking."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError), os.scandir(directory) as entries:
-        for entry in entries:
-            remove(Path(entry.path))
+def retire(files: steps.DaemonFiles) -> None:
+    """Move the pipe directory of a daemon that has ended out of the way of the next one. Blocking.
+
+    Running containers keep it mounted. It is not emptied: their programs could add files faster than that.
+    """
+    if os.path.lexists(files.clients):
+        _move_to_former(files, files.pipe)
+        _move_to_former(files, files.clients)
+    else:
+        _remove_tree(files.pipe)
+
+
+def publish(files: steps.DaemonFiles) -> None:
+    """Let containers mount the pipe directory of a daemon that runs. Blocking.
+
+    The daemon's files are linked into the directories of earlier daemons too, so that programs which start later in
+    running containers find it.
+    """
+    if not files.clients.is_symlink():
+        _move_to_former(files, files.clients)
+        files.clients.symlink_to(files.pipe.name)
+    former = sorted(files.former.glob("*"))
+    for directory in former[-MAX_FORMER:]:
+        _link(files.pipe, directory)
+    for directory in former[:-MAX_FORMER]:
+        _remove_tree(directory)
+
+
+def _move_to_former(files: steps.DaemonFiles, path: Path) -> None:
+    """Keep a directory that containers may have mounted. Remove a link."""
+    if path.is_symlink():
+        path.unlink()
+    elif path.exists():  # a container runtime may have made a directory in place of the missing link
+        files.former.mkdir(mode=0o700, exist_ok=True)
+        path.rename(files.former / str(time.time_ns()))
+
+
+def _remove_tree(top: Path) -> None:
+    """Remove a directory and what is in it, as far as that is possible while clients may still write there.
+
+    A recursion would end in directories that a client has nested too deep, so these are moved up.
+    """
+    deadline, count = time.monotonic() + REMOVAL_SECONDS, 0
+    with contextlib.suppress(OSError):
+        descriptor = os.open(top, _DIRECTORY)
+        try:
+            while time.monotonic() < deadline and (names := os.listdir(descriptor)):  # noqa: PTH208 - not by its path
+                for name in names[:MAX_AT_ONCE]:
+                    try:
+                        os.unlink(name, dir_fd=descriptor)
+                    except IsADirectoryError:
+                        inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
+                        try:
+                            for nested in os.listdir(inner)[:MAX_AT_ONCE]:  # noqa: PTH208
+                                count += 1
+                                os.rename(nested, f"{time.time_ns()}.{count}", src_dir_fd=inner, dst_dir_fd=descriptor)
+                        finally:
+                            os.close(inner)
+                        with contextlib.suppress(OSError):  # it has more
+                            os.rmdir(name, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
+        top.rmdir()
+
+
+def _link(pipe: Path, directory: Path) -> None:
+    """Link the files of a pipe directory into one in which clients write at the same time."""
+    descriptor = os.open(directory, _DIRECTORY)
+    try:
+        with os.scandir(pipe) as entries:
+            names = [entry.name for entry in itertools.islice(entries, MAX_LINKED)]
+        for name in names:
+            with contextlib.suppress(OSError):  # a client has put a directory there, or was faster
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(name, dir_fd=descriptor)
+                os.link(pipe / name, name, dst_dir_fd=descriptor, follow_symlinks=False)
+    finally:
+        os.close(descriptor)
 
 
 def remove(path: Path) -> None:
@@ -72,7 +152,7 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:
-        shutil.rmtree(path)
+        _remove_tree(path)
 
 
 def may_run(files: steps.DaemonFiles, starter: int | None) -> bool:

@@ -69,8 +69,18 @@ class DaemonFiles:
 
     @property
     def pipe(self) -> Path:
-        """The directory that clients connect through."""
+        """The daemon's pipe directory. Each daemon starts in a new one."""
         return self.directory / "pipe"
+
+    @property
+    def clients(self) -> Path:
+        """A link to `pipe`, by which containers mount it; it is missing while a daemon starts."""
+        return self.directory / "clients"
+
+    @property
+    def former(self) -> Path:
+        """The directory with the pipe directories of earlier daemons, which running containers may have mounted."""
+        return self.directory / "former"
 
     @property
     def log(self) -> Path:

@@ -101,7 +101,11 @@ class GpuFilter:
 
 
 def _mode(ask: FilterInput) -> Verdict:
-    return None if ask.gpu.mode is Mode.FRACTIONAL else (f"is in mode {ask.gpu.mode}", 9.0)
+    if ask.gpu.mode is Mode.FRACTIONAL:
+        return None
+    is_cut = ask.gpu.mode is Mode.MIG and ask.constraints.isolation is Isolation.MIG
+    remedy = ": request its MIG devices by resource, not by annotation" if is_cut else ""
+    return f"is in mode {ask.gpu.mode}{remedy}", 9.0
 
 
 def _closed(ask: FilterInput) -> Verdict:

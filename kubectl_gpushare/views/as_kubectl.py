@@ -55,7 +55,7 @@ def pod_state(manifest: pod.PodJson) -> str:
         return GATED
     if status.get("reason"):
         return str(status["reason"])
-    for container in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+    for container in container_statuses(manifest):
         state = container.get("state") or {}
         waiting, terminated = state.get("waiting") or {}, state.get("terminated") or {}
         if terminated.get("exitCode"):
@@ -63,6 +63,11 @@ def pod_state(manifest: pod.PodJson) -> str:
         if waiting.get("reason"):
             return str(waiting["reason"])
     return str(status.get("phase") or "Pending")
+
+
+def container_statuses(manifest: pod.PodJson) -> list[Mapping[str, Any]]:
+    status = manifest.get("status") or {}
+    return [*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())]
 
 
 def pod_started(manifest: pod.PodJson) -> str:

@@ -17,6 +17,7 @@ from kubectl_gpushare.views import as_kubectl, gpu_summary, resize, tenants
 from kubectl_gpushare.views import gpu_page as described_gpus
 
 _NO_TROUBLE = {"Cordoned", "Changing", "Excluding", "Held"}  # relative to pods that are on the GPU already
+_NOT_STARTED = ("CreateContainerConfigError", "CreateContainerError")
 _NOT_OURS = (
     "It asks for no share of a GPU: it has none of the annotations "
     f"{', '.join(contract.SHARE_KEYS[:-1])} and {contract.SHARE_KEYS[-1]}."
@@ -307,10 +308,31 @@ def _problems(described: DescribedPod) -> list[str]:
         )
     if described.entry is not None and (words := unbound(described.manifest)):
         sentences.append(words)
+    sentences += not_started(described.manifest)
+    if pod.is_terminal(described.manifest) and (described.manifest.get("status") or {}).get("message"):
+        sentences.append(end(described.manifest))
     for gpu in _held(described):
         if any(word not in _NO_TROUBLE for word in gpu.statuses):
             reason = f": {gpu.gpu.health_reason}" if gpu.gpu.health_reason else ""
             sentences.append(f"{gpu.name} is {', '.join(gpu.statuses)}{reason}")
+    return sentences
+
+
+def end(manifest: pod.PodJson) -> str:
+    """Return how an ended pod ended, and what to do if no controller recreates it."""
+    status = manifest.get("status") or {}
+    said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
+    is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
+    return f"{said}; no controller recreates it: delete it and create it again" if is_alone else said
+
+
+def not_started(manifest: pod.PodJson) -> list[str]:
+    """Return why the kubelet does not start containers, for instance because the agent refuses it for now."""
+    sentences = []
+    for container in as_kubectl.container_statuses(manifest):
+        waiting = (container.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in _NOT_STARTED and waiting.get("message"):
+            sentences.append(f"container {container.get('name')} waits with {waiting['reason']}: {waiting['message']}")
     return sentences
 
 

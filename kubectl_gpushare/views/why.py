@@ -100,7 +100,7 @@ def _isolations(described_pod: described.DescribedPod, reasons: Reasons) -> list
 def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     reason = str(pod.annotations_of(described_pod.manifest).get(contract.REASON, ""))
     has_ended = pod.is_terminal(described_pod.manifest)
-    ended = field("Ended", _end(described_pod.manifest) if has_ended else "", style="warn")
+    ended = field("Ended", described.end(described_pod.manifest) if has_ended else "", style="warn")
     if has_ended and reasons.refusal is not None:
         return (*ended, *field("Fits", f"one like it would fit nowhere now: {reasons.refusal}"))
     if reasons.refusal is None:
@@ -132,13 +132,6 @@ def _waiting(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     )
 
 
-def _end(manifest: pod.PodJson) -> str:
-    status = manifest.get("status") or {}
-    said = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key)) or str(status.get("phase"))
-    is_alone = status.get("phase") == "Failed" and pod.controller(manifest) is None
-    return f"{said}; no controller recreates it: delete it and create it again" if is_alone else said
-
-
 def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
     here = _held(described_pod)
     total = reasons.fits + sum(count for rule, count in reasons.ruled_out.items() if rule in filters.RULES)
@@ -157,6 +150,7 @@ def _placed(described_pod: described.DescribedPod, reasons: Reasons) -> Page:
         would_do.append(f"{nodes} node{'s' if nodes > 1 else ''} cannot take the pod")
     return (
         *field("Not Bound", described.unbound(described_pod.manifest), style="warn"),
+        *field("Not Started", *described.not_started(described_pod.manifest), style="warn"),
         *field("Why There", won),
         *field("Would Do", "; ".join(would_do)),
         *_ranked(reasons, here=here),

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpushare import errors, ledger, mig_shares, request, resizing
 from gpushare.allocation import Allocation, Isolation, Labels, Memory, MigInstance, PodRef, Share
-from gpushare.gpunode import Gpu, GpuNode
+from gpushare.gpunode import Gpu, GpuNode, Mode
 from gpushare.mig import catalogue
 from gpushare.placement import Placement
 from gpushare.placement.fleet import Fleet
@@ -94,6 +94,13 @@ def test_share_joins_a_gpu_that_is_cut_already() -> None:
         there = added(there, name, asked(memory="1Gi"))
     assert {entry.gpu_uuids for entry in there.allocations} == {("GPU-node-a-0",)}
     assert added(there, "h", asked(memory="1Gi")).allocations[-1].gpu_uuids == ("GPU-node-a-1",)
+
+
+def test_devices_of_a_configured_layout_are_not_taken_for_shares() -> None:
+    gpu = dataclasses.replace(node().gpus[0], mode=Mode.MIG, mig_profiles=("1g.10gb",))
+    outcome = place(asked(memory="1Gi"), dataclasses.replace(node(), gpus=(gpu,)))
+    assert isinstance(outcome, Refusal)
+    assert outcome.reason.endswith("node-a/0 is in mode mig: request its MIG devices by resource, not by annotation")
 
 
 def test_shares_of_other_kinds_never_meet_on_the_gpu() -> None:

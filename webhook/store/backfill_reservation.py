@@ -12,7 +12,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpushare import contract, isolation, ledger
+from gpushare import contract, isolation, ledger, mig_shares
 from gpushare.allocation import (
     ALL_STEPS,
     ONLY_ARBITER,
@@ -71,8 +71,6 @@ def choose(
             if not view.node.gpus or waiting.node_filter(view.node.name) is not None:
                 continue
             for kind in waiting.kinds:
-                if kind is Isolation.MIG:
-                    continue  # amounts reserve no place for a MIG device
                 request = isolation.resolved(waiting.request, kind)
                 option = _on(view, request, used)
                 if option is None or option[0] > most_missing:
@@ -119,7 +117,8 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
                 shares.append(share)
                 continue
             own = ledger.taken((before for before in shares if uuid in before.gpu_uuids), share.steps)
-            shares.append(_largest(share, gpus[uuid], rest[uuid], own, demand, request.constraints))
+            alone = entry.labels.isolation is Isolation.MIG or _excludes(request.constraints)
+            shares.append(_largest(share, gpus[uuid], rest[uuid], own, demand, alone=alone))
         if tuple(shares) != entry.shares:
             larger = dataclasses.replace(entry, shares=tuple(shares))
             allocations = tuple(larger if allocation.id == entry.id else allocation for allocation in node.allocations)
@@ -137,11 +136,15 @@ def waiting_requests(nodes: Iterable[GpuNode], pods: Mapping[objects.Key, Pod]) 
 
 
 def _largest(
-    share: GivenShare, gpu: Gpu, others: ledger.GpuUse, own: tuple[int, int], demand: Demand, constraints: Constraints
+    share: GivenShare, gpu: Gpu, others: ledger.GpuUse, own: tuple[int, int], demand: Demand, *, alone: bool
 ) -> GivenShare:
+    """Return the share with as much as is free. alone: reserve all of the GPU, for no other pod may join.
+
+    Affinity could exclude another pod, and amounts reserve no place for a MIG device.
+    """
     percent, memory_bytes = demand.share.request_percent, demand.share.memory.on(gpu.memory_bytes)
-    if constraints.affinity or constraints.anti_affinity or constraints.exclusion:
-        percent, memory_bytes = 100, gpu.memory_bytes  # no other pod may join, because affinity could exclude it
+    if alone:
+        percent, memory_bytes = 100, gpu.memory_bytes
     free_percent = 100 - others.request_percent - own[0]
     free_bytes = gpu.memory_bytes - others.memory_bytes - own[1]
     return dataclasses.replace(
@@ -170,6 +173,9 @@ def _on(
                 continue
             lacked = _missing(gpu, now, asked(gpu.uuid), request.constraints) if own[gpu.uuid] else 0.0
             lacks = _missing(gpu, now, asked(gpu.uuid, more=[demand.on([gpu])]), request.constraints)
+            if request.constraints.isolation is Isolation.MIG:
+                made = mig_shares.instances(now.holders, gpu.uuid)
+                lacks += bool(mig_shares.lacks_place(gpu, demand.share, made))
             options.append((lacks - lacked, gpu.index, gpu))
         if len(options) < demand.gpus:
             return None
@@ -188,6 +194,11 @@ def _missing(gpu: Gpu, now: ledger.GpuUse, asked: ledger.GpuUse, constraints: Co
     """Return how much of the GPU has to be freed, 0 to 2, plus 2 if all other pods have to leave it."""
     percent = now.request_percent + asked.request_percent - 100
     memory_bytes = now.memory_bytes + asked.memory_bytes - gpu.memory_bytes
-    alone = bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion) and bool(now.holders)
+    alone = _excludes(constraints) and bool(now.holders)
     alone = alone or any(holder.labels.isolation is not constraints.isolation for holder in now.holders)
     return max(0, percent) / 100 + max(0, memory_bytes) / (gpu.memory_bytes or 1) + 2 * alone
+
+
+def _excludes(constraints: Constraints) -> bool:
+    """Whether the labels of other pods could keep the pod from a GPU."""
+    return bool(constraints.affinity or constraints.anti_affinity or constraints.exclusion)

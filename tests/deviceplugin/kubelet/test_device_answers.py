@@ -78,7 +78,7 @@ def test_reports_allocated_ids() -> None:
 def test_mps_share_gets_its_daemon_and_limits() -> None:
     response = answers(InForce(shared("GPU-a")), []).allocate(GPU, ["GPU-a::0", "GPU-a::1"])
     assert response.envs["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "50"
-    assert {mount.host_path for mount in response.mounts} == {"/mps/GPU-a/pipe", "/mps/shm"}
+    assert {mount.host_path for mount in response.mounts} == {"/mps/GPU-a/clients", "/mps/shm"}
 
 
 @pytest.mark.parametrize(

@@ -246,7 +246,7 @@ async def test_a_share_of_mps_gets_the_pipe_of_its_gpus_daemon_once_that_runs(no
         "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=60",
     ]
     assert [(mount["containerPath"], mount["hostPath"], mount["options"][0]) for mount in edits["mounts"]] == [
-        (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/pipe", "rw"),
+        (contract.CONTAINER_MPS_PIPE, "/run/mps/GPU-2222/clients", "rw"),
         ("/dev/shm", "/run/mps/shm", "rw"),
     ]
     node.given["client"] = dataclasses.replace(client, slot="of-client/0")

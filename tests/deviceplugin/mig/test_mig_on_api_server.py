@@ -42,12 +42,15 @@ async def test_device_is_cut_for_a_share_outlives_the_agent_and_gives_way_to_ano
         await node.place(lambda known: ledger.reserve(known, entry(known)))
         await node.until(lambda: has_devices("1g.5gb"))
         agent.process.kill()
+    await node.label("default")  # without CDI
     async with running(node, short_path) as agent:
         await agent.until("Serving")
+        await node.kubelet.until(lambda: node.starts_are_checked())
         assert await has_devices("1g.5gb")
         assert not agent.said("Cutting a GPU for shares")
         other = builders.allocation("b1", node.uuids[0])
         await node.place(lambda known: dataclasses.replace(known, allocations=(other,)))
         await node.until(has_devices)
+        await node.kubelet.until(lambda: not node.starts_are_checked())
         events = await node.events()
         assert not [line for line in events if "GpuSetAside" in line or "MigDeviceFailed" in line], events

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import secrets
 import sys
@@ -48,6 +49,11 @@ version: v1
 flags: {plugin: {deviceListStrategy: cdi-cri}}
 sharing: {fractional: {resources: [{name: nvidia.com/gpu, isolations: [arbiter, mig]}]}}
 """,
+    "clients-on-demand": """
+version: v1
+flags: {plugin: {deviceListStrategy: cdi-cri}}
+sharing: {fractional: {resources: [{name: nvidia.com/gpu, isolations: [arbiter, mps, mig]}]}}
+""",
     "broken": "version: v1\nsharing: {timeSlicing: {resources: [{name: nvidia.com/gpu, replicas: 1}]}}\n",
 }
 
@@ -87,6 +93,11 @@ class Node(Cluster):
 
     def offered(self, resource: str = GPU) -> int:
         return len(self.healthy(resource))
+
+    def starts_are_checked(self) -> bool:
+        """Whether the kubelet asks the agent before a container with a share starts."""
+        asked = (one for one in reversed(self.kubelet.requests) if one.resource_name == contract.RESOURCE_PERCENT)
+        return any(one.options.pre_start_required for one in itertools.islice(asked, 1))
 
     async def events(self) -> list[str]:
         listed = await asyncio.to_thread(self.administrator.read, "/apis/events.k8s.io/v1/events")

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import os
 import signal
+import subprocess
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable
 from pathlib import Path
@@ -14,10 +15,10 @@ import pytest
 
 from deviceplugin.mps import daemons, pipe, steps, supervisor
 from deviceplugin.mps.daemons import Daemons
-from deviceplugin.mps.supervisor import ControlError
+from deviceplugin.mps.supervisor import Control, ControlError
 from tests.deviceplugin import simulated, waiting
 from tests.deviceplugin.mps.daemon_world import GIB, POD, PROGRAM, SPEC, UUID, World
-from tests.deviceplugin.mps.programs import filling
+from tests.deviceplugin.mps.programs import filling, planting
 from tests.programs import command
 
 
@@ -138,8 +139,8 @@ async def test_a_process_with_the_pid_of_a_dead_daemon_is_not_killed(world: Worl
     """A killed daemon leaves its PID file behind."""
     other = await asyncio.create_subprocess_exec("sleep", "1000")
     files = world.daemons.files(UUID)
-    files.pipe.mkdir(parents=True)
     for wanted in (False, True):
+        files.pipe.mkdir(parents=True, exist_ok=True)
         files.pid_file.write_text(str(other.pid) if number is None else number)
         if wanted:
             await world.daemons.start(SPEC)
@@ -232,7 +233,7 @@ async def test_no_command_goes_through_a_link_to_another_gpus_daemon(world: Worl
         await world.daemons.stop("GPU-other")
     assert not is_alive(pid)
     assert await world.answers()
-    assert list(directory.iterdir()) == [], "the next daemon finds nothing of it"
+    assert not directory.exists(), "the next daemon finds nothing of it"
 
 
 async def test_no_command_follows_a_link_that_a_client_puts_there_meanwhile(world: World) -> None:
@@ -258,7 +259,106 @@ async def test_no_command_follows_a_link_that_a_client_puts_there_meanwhile(worl
     over.set()
     await swapping
     assert answers == {"50.0"}, "each from its own daemon; the other one says 25.0"
-    assert sorted(path.name for path in directory.parent.iterdir()) == [".started", "log", "pipe"]
+    assert sorted(path.name for path in directory.parent.iterdir()) == [".started", "clients", "log", "pipe"]
+
+
+async def restarted(world: World, spec: steps.Spec) -> None:
+    """Kill the daemon, and wait for the next one."""
+    os.kill(world.pid(), signal.SIGKILL)
+    await world.until(lambda: world.daemons.problem(spec.name) != "")
+    await world.until(lambda: world.daemons.problem(spec.name) == "")
+
+
+async def test_a_daemon_that_starts_follows_no_link_of_a_client(world: World, tmp_path: Path) -> None:
+    """Containers of clients continue when the daemon ends, with its directory mounted."""
+    victim = tmp_path / "victim"
+    victim.write_text("untouched")
+    spec = steps.for_shares(UUID)
+    await world.daemons.start(spec)
+    pid = world.pid()
+    process = await asyncio.create_subprocess_exec(
+        *command(planting.plants_links, str(victim)),
+        cwd=world.daemons.files(UUID).clients.resolve(),
+        stdout=asyncio.subprocess.PIPE,
+    )
+    try:
+        assert process.stdout is not None
+        assert await process.stdout.readline() == b"ready\n"
+        os.kill(pid, signal.SIGKILL)
+        for _ in range(5):
+            await world.until(lambda: world.daemons.problem(UUID) != "")
+            await world.until(lambda: world.daemons.problem(UUID) == "")
+            assert victim.read_text() == "untouched"
+            os.kill(world.pid(), signal.SIGKILL)
+    finally:
+        process.kill()
+        await process.wait()
+
+
+async def test_programs_of_running_containers_find_the_next_daemon(world: World) -> None:
+    spec = steps.for_shares(UUID)
+    await world.daemons.start(spec)
+    files = world.daemons.files(UUID)
+    mounted = [os.open(files.clients, os.O_DIRECTORY)]
+    for _ in range(2):
+        await restarted(world, spec)
+        assert not files.clients.samefile(f"/proc/self/fd/{mounted[0]}"), "no container has the new one mounted yet"
+        mounted.append(os.open(files.clients, os.O_DIRECTORY))
+        found = [os.stat("control", dir_fd=descriptor) for descriptor in mounted]
+        assert all(os.path.samestat(one, found[-1]) for one in found)
+    for descriptor in mounted:
+        os.close(descriptor)
+
+
+async def test_the_directories_of_few_earlier_daemons_are_kept(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pipe, "MAX_FORMER", 2)
+    spec = steps.for_shares(UUID)
+    await world.daemons.start(spec)
+    for _ in range(4):
+        await restarted(world, spec)
+    assert len(list(world.daemons.files(UUID).former.iterdir())) == 2
+
+
+async def test_the_directory_of_a_client_is_removed_however_deep_it_is(world: World) -> None:
+    files = world.daemons.files(UUID)
+    outside = world.root.parent / "outside"
+    outside.mkdir(parents=True)
+    for number in range(pipe.MAX_FORMER + 1):
+        (files.former / f"{number}").mkdir(parents=True)
+    oldest = files.former / "0"
+    (oldest / "link").symlink_to(outside)
+    (oldest / "b").mkdir()
+    (oldest / "b" / "file").touch()
+    nesting = command(planting.nests_directories, 2000)
+    await asyncio.to_thread(subprocess.run, nesting, cwd=oldest, check=True)
+    await world.daemons.start(steps.for_shares(UUID))
+    assert not oldest.exists()
+    assert len(list(files.former.iterdir())) == pipe.MAX_FORMER
+    assert outside.exists()
+
+
+async def test_containers_cannot_mount_the_directory_of_a_daemon_that_starts(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec, files = steps.for_shares(UUID), world.daemons.files(UUID)
+    await world.daemons.start(spec)
+    seen, start = list[bool](), Control.start
+
+    async def observed(self: Control, *, multi_user: bool = False, static: bool = False) -> None:
+        seen.append(files.clients.exists() or any(files.pipe.iterdir()))
+        await start(self, multi_user=multi_user, static=static)
+
+    monkeypatch.setattr(Control, "start", observed)
+    await restarted(world, spec)
+    assert seen == [False]
+    os.kill(world.pid(), signal.SIGKILL)
+    await world.until(lambda: world.daemons.problem(UUID) != "")
+    await world.daemons.detach()
+    files.clients.unlink(missing_ok=True)
+    (files.clients / "made").mkdir(parents=True)  # as containerd does for a missing mount
+    world.daemons = world.made()
+    await world.daemons.start(spec)
+    assert files.clients.samefile(files.pipe)
 
 
 async def test_a_process_in_another_container_is_not_taken_for_a_daemon(world: World, tmp_path: Path) -> None:

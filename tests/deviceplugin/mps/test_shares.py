@@ -76,7 +76,7 @@ class World:
 
     def box(self, pipe: Path | None = None) -> container.Container:
         """Return a container as the share's CDI description makes it."""
-        there = self.shares.files(self.uuid).pipe if pipe is None else pipe
+        there = self.shares.files(self.uuid).clients if pipe is None else pipe
         return container.Container(self.node.socket.parent, self.gpus, mps_pipe=there)
 
     @contextlib.asynccontextmanager

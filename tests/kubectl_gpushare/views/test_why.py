@@ -45,6 +45,29 @@ def test_why_explains_an_ended_pod(
         assert waiting not in printed
 
 
+@pytest.mark.parametrize(("verb", "title"), [(("why",), "Not Started:"), (("describe", "pod"), "Problems")])
+def test_reason_of_the_agent_for_not_starting_a_container_is_shown(
+    plugin: Plugin, tmp_path: Path, verb: tuple[str, ...], title: str
+) -> None:
+    why = "the MPS daemon of GPU-n0-0 takes no client now: it has ended"
+    waiting = {"waiting": {"reason": "CreateContainerConfigError", "message": why}}
+    placed = clusters.owned("p", request="0.5")
+    placed["status"] = {"phase": "Pending", "containerStatuses": [{"name": "main", "state": waiting}]}
+    nodes = [view.node for view in clusters.cluster((placed, "n0/0"), gpus=1).views.values()]
+    path = write(tmp_path / "cluster.json", [*map(codec.to_document, nodes), placed])
+    printed = " ".join(plugin(*verb, "p", "-n", "default", "--from", path).out.split())
+    assert title in printed
+    assert f"container main waits with CreateContainerConfigError: {why}" in printed
+
+
+def test_rejection_by_the_kubelet_is_a_problem_of_the_pod(plugin: Plugin, tmp_path: Path) -> None:
+    ended = {**clusters.owned("p", request="0.5"), "status": REJECTED}
+    path = write(tmp_path / "cluster.json", [codec.to_document(builders.node("n0", gpus=1)), ended])
+    printed = " ".join(plugin("describe", "pod", "p", "-n", "default", "--from", path).out.split())
+    assert "Problems" in printed
+    assert "UnexpectedAdmissionError: no healthy devices present" in printed
+
+
 def gated(name: str, **asks: str) -> dict[str, Any]:
     manifest = builders.pod(name, **asks)
     manifest["spec"]["schedulingGates"] = [{"name": contract.SCHEDULING_GATE}]

@@ -11,7 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import contract, ledger
-from gpushare.gpunode import Resize
+from gpushare.allocation import Isolation
+from gpushare.gpunode import GpuNode, Resize
 from gpushare.placement import exclusive_gpus
 from tests import builders
 from tests.webhook.controllers.gated_pods.ledger_in_memory import Cluster
@@ -52,6 +53,53 @@ async def test_large_pod_is_overtaken_only_so_often() -> None:
     await cluster.step()
     assert cluster.waiting() == ["late"]
     assert cluster.held() == {}
+
+
+def mig_node(gpus: int) -> GpuNode:
+    kinds = (Isolation.ARBITER, Isolation.MIG)
+    return builders.node(gpus=gpus, isolations=kinds, mig_geometry=builders.mig_geometry())
+
+
+async def test_pod_that_waits_for_an_idle_gpu_to_cut_is_overtaken_only_so_often() -> None:
+    cluster = Cluster(mig_node(1), limits=fairness.OvertakeLimits(max_overtakes=2))
+    await cluster.arrive("first", request="0.1")
+    cluster.now += 1
+    cluster.create("cut", request="0.1", memory="8Gi", isolation="mig")
+    for name in ("second", "third"):
+        cluster.now += 1
+        await cluster.arrive(name, request="0.1")
+        await cluster.step()
+    assert cluster.held() == {"cut": 70}, "what is free"
+    cluster.now += 1
+    await cluster.arrive("late", request="0.1")
+    assert "late" in cluster.waiting(), "the GPU is to become idle"
+    for name in ("first", "second", "third"):
+        await cluster.end(name)
+        await cluster.step()
+    assert cluster.waiting() == ["late"]
+    assert cluster.held() == {}
+    assert cluster.order[-1] == "cut"
+
+
+async def test_pod_that_waits_for_a_place_of_its_mig_device_is_overtaken_only_so_often() -> None:
+    cluster = Cluster(mig_node(1), limits=fairness.OvertakeLimits(max_overtakes=1))
+    for name in ("first", "second"):
+        await cluster.arrive(name, request="0.4", memory="8Gi", isolation="mig")  # two 3g.40gb
+    cluster.now += 1
+    cluster.create("large", request="0.5", memory="8Gi", isolation="mig")  # a 4g.40gb
+    await cluster.step()
+    await cluster.end("second")
+    cluster.now += 1
+    await cluster.arrive("small", request="0.1", memory="8Gi", isolation="mig")
+    await cluster.step()
+    assert list(cluster.held()) == ["large"]
+    cluster.now += 1
+    await cluster.arrive("late", request="0.1", memory="8Gi", isolation="mig")
+    assert "late" in cluster.waiting(), "there is a place for its device, but it would overtake"
+    for name in ("first", "small"):
+        await cluster.end(name)
+        await cluster.step()
+    assert cluster.order[-2:] == ["large", "late"]
 
 
 async def test_pod_that_is_not_overtaken_gets_no_backfill_reservation() -> None:
@@ -161,17 +209,20 @@ SMALL = st.lists(
 
 @pytest.mark.slow
 @settings(max_examples=150, deadline=None)
-@given(stream=SMALL, gpus=st.integers(1, 3), large=st.integers(1, 3))
+@given(stream=SMALL, gpus=st.integers(1, 3), large=st.integers(1, 3), isolation=st.sampled_from(["arbiter", "mig"]))
 async def test_law_fitting_pod_is_placed_after_bounded_overtakes(
-    stream: list[tuple[str, int, bool]], gpus: int, large: int
+    stream: list[tuple[str, int, bool]], gpus: int, large: int, isolation: str
 ) -> None:
     """If every pod ends, the GPUs reserved for an entitled pod lose other pods with time."""
     bound = fairness.OvertakeLimits(patience_seconds=1e9, max_overtakes=5)
-    cluster = Cluster(builders.node("node-a", gpus=gpus), builders.node("node-b", gpus=1), limits=bound)
+    cluster = Cluster(mig_node(gpus), builders.node("node-b", gpus=1), limits=bound)
     for number in range(4 * (gpus + 1)):
         await cluster.arrive(f"first-{number}", request="0.25")
     cluster.now += 1
-    cluster.create("large", request="1", gpus=str(min(large, gpus)))
+    if isolation == "mig":
+        cluster.create("large", request="0.1", isolation=isolation)
+    else:
+        cluster.create("large", request="1", gpus=str(min(large, gpus)))
     ends = {f"first-{number}": number % 7 for number in range(4 * (gpus + 1))}
     others: dict[str, int] | None = None
     since = len(cluster.order)
