@@ -196,6 +196,12 @@ def may_end(node: GpuNode, uid: str) -> bool:
     return mark(uid) in node.borrowed.values() and not is_used
 
 
+def awaits_agent(node: GpuNode, one: Placeholder) -> bool:
+    """Whether the node's agent has to act: report which GPU the placeholder has, or end it."""
+    is_reported = any(gpu.owner == one.uid for gpu in node.gpus)
+    return one.has_gpu and (may_end(node, one.uid) or not (is_reported or one.leaves))
+
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class BorrowPlan:
     """For one node: the placeholders to give back, those to delete without a known GPU, and how many to create."""

@@ -187,6 +187,7 @@ EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: an entry is invalid, or breaks the ledger's rules
 EVENT_PLACEHOLDER_LOST: Final = "PlaceholderLost"  # on a GPUNode: a borrowed GPU has shares and no placeholder
 EVENT_GPU_RECLAIMED: Final = "GpuReclaimed"  # on a GPUNode: a borrowed GPU with shares takes no new ones, and goes back
+EVENT_AGENT_SILENT: Final = "AgentSilent"  # on a placeholder: its node's agent neither reports its GPU nor ends it
 EVENT_PREEMPTED: Final = "Preempted"  # on a pod: it is evicted for a pod of higher priority
 EVENT_PREEMPTING: Final = "Preempting"  # on a pod: others are evicted, and it takes their place
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there

@@ -11,6 +11,7 @@ import pytest
 import yaml
 
 from gpushare import borrowing, codec, contract, ledger
+from gpushare.borrowing import Placeholder
 from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodInfo
 from gpushare.refusal import Refusal
@@ -37,7 +38,7 @@ class Cluster:
     def __init__(self, *, gpus: int = 2, label: str = "2", max_gpus: int = 16, **labels: str) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.undeletable = set[str]()
-        self.now, self.events, self._created = 0.0, list[tuple[str, str]](), 0
+        self.now, self.told, self._created = 0.0, list[tuple[str, str, str]](), 0
         node = builders.node(NODE, gpus=gpus, owner=contract.OTHER_OWNER)
         self.store = MemoryStore([codec.to_document(node)])
         made = builders.node_object(NODE, labels={contract.BORROW_LABEL: label} | labels)
@@ -50,10 +51,18 @@ class Cluster:
             self.store,
             self.reservation,
             BorrowSettings(max_gpus, idle_seconds=60.0),
-            warn=lambda _, reason, note: self.events.append((reason, note)),
+            warn=self.warn,
             clock=lambda: self.now,
             wall_clock=lambda: NOW + self.now,
         )
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        """Return reason and note of each Event."""
+        return [(reason, note) for _, reason, note in self.told]
+
+    def warn(self, about: str | Placeholder, reason: str, note: str) -> None:
+        self.told.append((about if isinstance(about, str) else about.name, reason, note))
 
     async def get(self, path: str) -> dict[str, Any]:
         assert path == placeholders.TEMPLATE_PATH
@@ -127,12 +136,13 @@ class Cluster:
         made["spec"]["containers"][0]["resources"] = {"limits": {contract.BORROWED_RESOURCE: str(count)}}
         self.store.chooser.cache.put("whole", PodInfo.from_manifest(made, NODE))
 
-    async def round(self, *waiting: dict[str, Any]) -> Sequence[str]:
+    async def round(self, *waiting: dict[str, Any], has_agent: bool = True) -> Sequence[str]:
         """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed.
 
         asked: the pods that a GPU is asked for.
         """
-        self.end_marked()
+        if has_agent:
+            self.end_marked()
         await self.controller.tend()
         refused = []
         for made in waiting:
@@ -219,6 +229,43 @@ async def test_shares_whose_placeholder_was_lost_get_another_and_that_is_reporte
     assert "belongs to another device plugin" in await blocked(cluster, gated("b", request="0.1"))
     cluster.bind("p2", 0)
     assert await cluster.round(gated("b", request="0.1")) == [""]
+
+
+async def test_a_placeholder_whose_agent_neither_reports_nor_ends_it_gets_an_event_and_the_pod_is_told() -> None:
+    cluster = Cluster()
+    made = gated("a", request="0.5")
+    await cluster.round(made)
+    cluster.bind_unreported("p1")
+    for _ in range(2):
+        (end,) = await cluster.round(made)
+        assert "reported" not in end
+        cluster.now += borrow_controller.SILENT_SECONDS / 2
+    (end,) = await cluster.round(made)
+    reported = (
+        "has a GPU that the agent of node-a has not reported, so it takes no share: is the agent of node-a running?"
+    )
+    assert end.startswith(f"; waits for a GPU: 1 asked for from NVIDIA's plugin on node {NODE}, and p1 {reported}")
+    assert cluster.asked == []  # room may be made elsewhere
+    ((about, reason, note),) = cluster.told
+    assert (about, reason) == ("p1", contract.EVENT_AGENT_SILENT)
+    assert note.startswith(reported)
+    cluster.bind("p1", 0)
+    assert await cluster.round(made) == [""]
+    cluster.end_shares()
+    stopped = {contract.RESOURCE_PERCENT: 0}
+    spec = dataclasses.replace(cluster.spec, allocatable={**(cluster.spec.allocatable or {}), **stopped})
+    cluster.store.chooser.cache.put_node_spec(NODE, spec)
+    for _ in range(8):
+        await cluster.round(has_agent=False)
+        cluster.now += 20
+    assert cluster.told[1:] == [
+        (
+            "p1",
+            contract.EVENT_AGENT_SILENT,
+            f"is given back, and keeps its GPU from other pods until the agent of {NODE} ends it: "
+            f"the agent of {NODE} is not running: its kubelet offers no gpushare.io/gpu-percent",
+        )
+    ]
 
 
 async def blocked(cluster: Cluster, made: dict[str, Any]) -> str:

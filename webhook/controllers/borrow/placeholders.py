@@ -40,6 +40,17 @@ def manifest(template: Mapping[str, Any], node: str) -> dict[str, Any]:
     }
 
 
+def reference(one: Placeholder) -> dict[str, str]:
+    """Return the reference of an Event about a placeholder."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": contract.BORROW_NAMESPACE,
+        "name": one.name,
+        "uid": one.uid,
+    }
+
+
 def read(made: PodJson) -> Placeholder:
     """Read a pod of the namespace; one for no node has the node ""."""
     metadata, spec, status = (made.get(key) or {} for key in ("metadata", "spec", "status"))
