@@ -104,6 +104,9 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nod
 
 # On a Node, by an admin: how many of its GPUs, which another device plugin gives, may be borrowed: `4`, or `1-4`.
 BORROW_LABEL: Final = "gpushare.io/borrow"
+# On a placeholder, by the placer: its GPU has shares. A PodDisruptionBudget of the component `borrow` selects it.
+IN_USE_LABEL: Final = "gpushare.io/in-use"
+IN_USE_VALUE: Final = "true"
 # On a demand pod, by the placer: a checksum of the GPUs and of the nodes that it stands for.
 DEMAND_LABEL: Final = "gpushare.io/demand"
 # Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. By the

@@ -83,6 +83,13 @@ class Cluster:
         self.pods[name] = {**body, "metadata": {**body["metadata"], **identity}, "status": {}}
         return self.pods[name]
 
+    async def patch(self, path: str, body: Any) -> dict[str, Any]:
+        name = path.rsplit("/", 1)[1]
+        ((label, value),) = body["metadata"]["labels"].items()
+        labels = {key: old for key, old in self.pods[name]["metadata"]["labels"].items() if key != label}
+        self.pods[name]["metadata"]["labels"] = labels | ({label: value} if value else {})
+        return self.pods[name]
+
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
         name = path.rsplit("/", 1)[1]
         assert uid == name
@@ -180,8 +187,10 @@ async def test_gpus_are_borrowed_for_shares_shared_and_given_back() -> None:
     assert cluster.used == {1: 100}
     assert await cluster.round() == []
     assert list(cluster.pods) == ["p1"]  # nothing waits for the other one any more
+    assert cluster.pods["p1"]["metadata"]["labels"][contract.IN_USE_LABEL] == "true"
     cluster.end_shares()
     await cluster.round()
+    assert contract.IN_USE_LABEL not in cluster.pods["p1"]["metadata"]["labels"]
     cluster.now += 59
     await cluster.round()
     assert "deletionTimestamp" not in cluster.pods["p1"]["metadata"]

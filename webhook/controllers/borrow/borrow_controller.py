@@ -8,6 +8,7 @@ placeholders from the API server each time, so that the next placer continues wh
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import time
@@ -64,6 +65,9 @@ class BorrowClient(Protocol):
 
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in the collection at `path`, and return it as stored."""
+
+    async def patch(self, path: str, body: Any) -> dict[str, Any]:
+        """Merge `body` into the object at `path`, and return it as stored."""
 
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
         """Delete the pod at `path` with this UID."""
@@ -125,7 +129,7 @@ class BorrowController:
                 await self._tend(node, self._there[node.name])
             except api_errors.ClusterError as error:  # the next round retries
                 extra = {"node": node.name, "err": str(error)}
-                logger.warning("Could not delete placeholders", extra=extra)
+                logger.warning("Could not write placeholders", extra=extra)
         self._is_listed = True
         self._is_active = bool(listed)
         self.report(sum(len(_borrowed(node)) for node in nodes.values()))
@@ -148,6 +152,9 @@ class BorrowController:
             # With its own, long grace period: the node's agent ends it once no process is left on its GPU.
             if not one.leaves and borrowing.may_end(after, one.uid):
                 await self._delete(one)
+        for one in borrowing.to_label(after, here):
+            with contextlib.suppress(api_errors.NotFound):  # it is gone
+                await self.api.patch(f"{placeholders.PODS_PATH}/{one.name}", placeholders.label(one))
         self._report_trouble(after, here)
 
     def _report_trouble(self, node: GpuNode, here: Sequence[Placeholder]) -> None:

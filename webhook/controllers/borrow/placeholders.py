@@ -40,6 +40,11 @@ def manifest(template: Mapping[str, Any], node: str) -> dict[str, Any]:
     }
 
 
+def label(one: Placeholder) -> dict[str, Any]:
+    """Return the patch that writes whether the placeholder's GPU has shares."""
+    return {"metadata": {"labels": {contract.IN_USE_LABEL: contract.IN_USE_VALUE if one.in_use else None}}}
+
+
 def reference(one: Placeholder) -> dict[str, str]:
     """Return the reference of an Event about a placeholder."""
     return {
@@ -67,6 +72,7 @@ def read(made: PodJson) -> Placeholder:
         is_bound=bool(spec.get("nodeName")),
         leaves=metadata.get("deletionTimestamp") is not None,
         has_ended=pod.is_terminal(made),
+        in_use=(metadata.get("labels") or {}).get(contract.IN_USE_LABEL) == contract.IN_USE_VALUE,
         created=created,
         message=errors.shortened(said),
     )
