@@ -143,7 +143,7 @@ class Cluster:
         made["spec"]["containers"][0]["resources"] = {"limits": {contract.BORROWED_RESOURCE: str(count)}}
         self.store.chooser.cache.put("whole", PodInfo.from_manifest(made, NODE))
 
-    async def round(self, *waiting: dict[str, Any], has_agent: bool = True) -> Sequence[str]:
+    async def round(self, *waiting: dict[str, Any], has_agent: bool = True, together: int = 1) -> Sequence[str]:
         """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed.
 
         asked: the pods that a GPU is asked for.
@@ -154,6 +154,9 @@ class Cluster:
         refused = []
         for made in waiting:
             waits = Pod.from_manifest(made)
+            if waits.group:  # of a gang that does not fit
+                refused.append((waits, Refusal("x", together=together)))
+                continue
             outcome = await self.reservation.reserve(waits.manifest, waits.request, waits.ref)  # type: ignore[arg-type]
             if isinstance(outcome, Refusal):
                 refused.append((waits, dataclasses.replace(outcome, reason="x")))
@@ -330,6 +333,26 @@ async def test_the_bounds_of_a_node_and_of_all_hold() -> None:
     ends = await few.round(*waiting)
     assert len(few.pods) == 1
     assert ends[1] == "; borrows no GPU: as many are borrowed as may be (--borrow-max-gpus)"
+
+
+async def test_a_gang_that_too_few_gpus_are_lent_for_borrows_none_and_keeps_none_from_others() -> None:
+    cluster = Cluster(gpus=2, label="2")
+    gang = [gated(name, request="1", group="g", group_size="3") for name in "abc"]
+    (alone,) = await cluster.round(gated("alone", request="1"))
+    assert "1 asked for" in alone
+    cluster.bind("p1", 0)
+    for _ in range(2):
+        ends = await cluster.round(*gang, together=3)
+        assert ends[0] == "; borrows no GPU for its group, as only 2 of the 3 pods that start together would fit"
+        assert "no more than 2 may be borrowed" in ends[2]
+        cluster.now += 30
+    for _ in range(2):
+        await cluster.round(*gang, together=3)
+    assert cluster.pods == {}  # the GPU was given back
+    ends = await cluster.round(*gang, gated("alone", request="1"), together=3)
+    assert "1 asked for" in ends[3]
+    await cluster.round(*(gated(name, request="1", group="g", group_size="2") for name in "ab"), together=2)
+    assert len(cluster.pods) == 2
 
 
 async def test_a_reclaimed_gpu_does_not_stop_borrowing() -> None:

@@ -190,6 +190,7 @@ class BorrowController:
             return [], list(waiting)
         found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
         lacking = [(pod, request) for pod, request in found if isinstance(request, Request)][:MAX_PODS]
+        together = {pod.ref.uid: why.together for pod, why in waiting}
         lenders = self._lenders()
         existing = sum(not one.has_ended for here in self._there.values() for one in here)
         asked_for = sum(not one.is_bound for here in self._there.values() for one in here)
@@ -197,7 +198,13 @@ class BorrowController:
         try:
             most = max(0, self.settings.max_gpus - existing + asked_for)
             packing = await borrow_packing.pack(
-                lacking, lenders, scratch, self.reservation, most=most, refused=self._refused
+                lacking,
+                lenders,
+                scratch,
+                self.reservation,
+                most=most,
+                refused=self._refused,
+                together=together,
             )
         finally:
             scratch.close()
