@@ -15,6 +15,8 @@ from gpushare.borrowing import Placeholder
 from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodInfo
 from gpushare.refusal import Refusal
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from tests import builders
 from tests.config import manifests
 from tests.webhook.controllers.test_demand_controller import NOW, gated
@@ -278,6 +280,18 @@ async def test_a_placeholder_whose_agent_neither_reports_nor_ends_it_gets_an_eve
             f"the agent of {NODE} is not running: its kubelet offers no gpushare.io/gpu-percent",
         )
     ]
+
+
+@pytest.mark.parametrize("kind", ["mps", "mig"])
+async def test_an_isolation_that_changes_the_gpu_is_refused_with_the_reason(kind: str) -> None:
+    cluster, made = Cluster(), gated("a", request="0.5", isolation=kind)
+    said = f"takes no shares with isolation {kind}, only with arbiter, because another device plugin gives it"
+    assert said in await blocked(cluster, made)
+    assert await cluster.round(made) == [""]  # and nothing is added: no borrowed GPU would help
+    assert cluster.pods == {}
+    nodes, wanted = list(cluster.store.stored()), RequestingPod.from_manifest(made)
+    refusal = World(nodes).place(wanted.manifest, wanted.request)  # as `fit` and `why` do
+    assert said in str(refusal)
 
 
 async def blocked(cluster: Cluster, made: dict[str, Any]) -> str:
