@@ -72,7 +72,8 @@ def refusal(node: GpuNode, labels: Mapping[str, str], offered: Mapping[str, int]
 class Placeholder:
     """A placeholder that exists. node: the node that it is bound to, or for. created: Unix seconds.
 
-    leaves: it is being deleted, by any client. message: why the scheduler does not bind it, or why it has failed.
+    leaves: it is being deleted, by any client. in_use: its label says that its GPU has shares.
+    message: why the scheduler does not bind it, or why it has failed.
     """
 
     name: str
@@ -81,6 +82,7 @@ class Placeholder:
     is_bound: bool = False
     leaves: bool = False
     has_ended: bool = False
+    in_use: bool = False
     created: float = 0.0
     message: str = ""
 
@@ -194,6 +196,20 @@ def may_end(node: GpuNode, uid: str) -> bool:
     uuids = {gpu.uuid for gpu in node.gpus if gpu.owner == uid}
     is_used = bool(uuids & used_gpus(node)) if uuids else _hides_use(node)
     return mark(uid) in node.borrowed.values() and not is_used
+
+
+def to_label(node: GpuNode, placeholders: Iterable[Placeholder]) -> list[Placeholder]:
+    """Return the placeholders whose label has to change, as they should be: the scheduler preempts others first."""
+    used = used_gpus(node)
+    in_use = {gpu.owner for gpu in node.gpus if gpu.owner and gpu.uuid in used}
+    there = (one for one in placeholders if one.has_gpu and not one.leaves)
+    return [dataclasses.replace(one, in_use=not one.in_use) for one in there if one.in_use != (one.uid in in_use)]
+
+
+def awaits_agent(node: GpuNode, one: Placeholder) -> bool:
+    """Whether the node's agent has to act: report which GPU the placeholder has, or end it."""
+    is_reported = any(gpu.owner == one.uid for gpu in node.gpus)
+    return one.has_gpu and (may_end(node, one.uid) or not (is_reported or one.leaves))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -104,6 +104,9 @@ HOSTNAME_LABEL: Final = "kubernetes.io/hostname"  # pinned by the webhook as nod
 
 # On a Node, by an admin: how many of its GPUs, which another device plugin gives, may be borrowed: `4`, or `1-4`.
 BORROW_LABEL: Final = "gpushare.io/borrow"
+# On a placeholder, by the placer: its GPU has shares. A PodDisruptionBudget of the component `borrow` selects it.
+IN_USE_LABEL: Final = "gpushare.io/in-use"
+IN_USE_VALUE: Final = "true"
 # On a demand pod, by the placer: a checksum of the GPUs and of the nodes that it stands for.
 DEMAND_LABEL: Final = "gpushare.io/demand"
 # Taints with which an autoscaler starts a node, so that no pod comes before its GPUNode: the agent removes them. By the
@@ -187,6 +190,7 @@ EVENT_UNWRITTEN: Final = "LedgerNotWritten"  # on a GPUNode: the API server does
 EVENT_LEDGER: Final = "LedgerProblem"  # on a GPUNode: an entry is invalid, or breaks the ledger's rules
 EVENT_PLACEHOLDER_LOST: Final = "PlaceholderLost"  # on a GPUNode: a borrowed GPU has shares and no placeholder
 EVENT_GPU_RECLAIMED: Final = "GpuReclaimed"  # on a GPUNode: a borrowed GPU with shares takes no new ones, and goes back
+EVENT_AGENT_SILENT: Final = "AgentSilent"  # on a placeholder: its node's agent neither reports its GPU nor ends it
 EVENT_PREEMPTED: Final = "Preempted"  # on a pod: it is evicted for a pod of higher priority
 EVENT_PREEMPTING: Final = "Preempting"  # on a pod: others are evicted, and it takes their place
 EVENT_STUCK: Final = "Stuck"  # on a pod: it was placed, but the scheduler cannot bind it there

@@ -46,6 +46,7 @@ class Refusal:
     rejected: tuple[Rejected, ...] = ()
     cause: Cause | None = None  # set if no filter is the reason
     lasts: bool = False  # whether waiting cannot change it
+    together: int = 1  # how many waiting pods of its gang have to fit at the same time
 
     @property
     def shortfall(self) -> float:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gpushare import contract, isolation
+from gpushare.borrowing import Placeholder
 from gpushare.cluster import api_client, election, events
 from gpushare.daemon import lifecycle, probes
 from gpushare.whatif.node_demand import GpuKind
@@ -18,6 +19,7 @@ from webhook.admission import Admission
 from webhook.certificates.certificate_controller import CertificateController
 from webhook.certificates.tls import Mounted, Tls
 from webhook.controllers.allocation_controller import AllocationController
+from webhook.controllers.borrow import placeholders
 from webhook.controllers.borrow.borrow_controller import BorrowController, BorrowSettings
 from webhook.controllers.demand.demand_controller import DemandController, DemandSettings
 from webhook.controllers.evictor import Evictor
@@ -132,10 +134,10 @@ def _start_placer(
         metrics.demanded(0)
         metrics.borrowed(0)
 
-    def warn(node: str, reason: str, note: str) -> None:
-        document = store.document(node)
-        if document is not None:
-            recorder.record(document, reason, note, type="Warning", action="Borrow")
+    def warn(about: str | Placeholder, reason: str, note: str) -> None:
+        regarding = store.document(about) if isinstance(about, str) else placeholders.reference(about)
+        if regarding is not None:
+            recorder.record(regarding, reason, note, type="Warning", action="Borrow")
 
     leadership = election.Election(
         api,

@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import Final
 
 from gpushare import contract
@@ -215,6 +215,18 @@ class SchedulerCache:
     def pod_info(self, key: Hashable) -> PodInfo | None:
         """Return a counted pod, or None."""
         return self._pod_infos.get(key)
+
+    @contextlib.contextmanager
+    def without(self, keys: Iterable[Hashable]) -> Iterator[None]:
+        """Leave these pods out of what nodes use while the block runs; do not await in it."""
+        left = {key: found for key in keys if (found := self._pod_infos.get(key)) is not None}
+        for key in left:
+            self.put(key, None)
+        try:
+            yield
+        finally:
+            for key, found in left.items():
+                self.put(key, found)
 
     def info(self, node: str) -> NodeInfo:
         """Return the usage of a node."""

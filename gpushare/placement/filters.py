@@ -214,7 +214,8 @@ def _isolation(ask: FilterInput) -> Verdict:
         return None
     if not there:
         return "takes no shares of any isolation", 9.0
-    return f"takes no shares with isolation {wanted}, only with {' or '.join(there)}", 9.0
+    why = ", because another device plugin gives it, whose GPUs gpushare does not change" if ask.gpu.owner else ""
+    return f"takes no shares with isolation {wanted}, only with {' or '.join(there)}{why}", 9.0
 
 
 def _partition(ask: FilterInput) -> Verdict:

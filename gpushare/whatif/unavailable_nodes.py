@@ -7,10 +7,10 @@ agent that shuts down in order says so in the GPUNode.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from gpushare import contract, node
-from gpushare.gpunode import GpuNode
+from gpushare.gpunode import Gpu, GpuNode
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,14 +37,23 @@ def _check(gpu_node: GpuNode, manifest: node.NodeJson | None) -> UnavailableNode
         return UnavailableNode("NotReady", f"node {gpu_node.name} is not ready, so no pod can start there")
     if (manifest.get("spec") or {}).get("unschedulable"):
         return UnavailableNode("NodeCordoned", f"node {gpu_node.name} is cordoned: kubectl uncordon {gpu_node.name}")
+    why = without_agent(gpu_node, (manifest.get("status") or {}).get("allocatable") or {})
+    return UnavailableNode("NoAgent", why) if why else None
+
+
+def without_agent(gpu_node: GpuNode, allocatable: Mapping[str, object]) -> str:
+    """Return why no agent serves the node, as a sentence; empty if one seems to."""
     ready = gpu_node.condition(contract.CONDITION_READY)
     if ready is not None and ready.reason == contract.REASON_AGENT_STOPPED:
-        return UnavailableNode("NoAgent", f"{gpu_node.name}: {ready.message}")
+        return f"{gpu_node.name}: {ready.message}"
     # A running agent offers resources, unless its node has no shared GPUs.
-    allocatable = (manifest.get("status") or {}).get("allocatable") or {}
-    is_shared = any(gpu.takes_shares and gpu.pending_mode is None for gpu in gpu_node.gpus)
+    is_shared = any(_is_offered(gpu) and gpu.pending_mode is None for gpu in gpu_node.gpus)
     if is_shared and allocatable and str(allocatable.get(contract.RESOURCE_PERCENT, "0")) == "0":
-        return UnavailableNode(
-            "NoAgent", f"the agent of {gpu_node.name} is not running: its kubelet offers no {contract.RESOURCE_PERCENT}"
-        )
-    return None
+        return f"the agent of {gpu_node.name} is not running: its kubelet offers no {contract.RESOURCE_PERCENT}"
+    return ""
+
+
+def _is_offered(gpu: Gpu) -> bool:
+    """Whether a running agent offers shares of the GPU: also while a placeholder has it that is given back."""
+    has_placeholder = gpu.owner not in {"", contract.OTHER_OWNER}
+    return dataclasses.replace(gpu, unowned=gpu.unowned and not has_placeholder).takes_shares

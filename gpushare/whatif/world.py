@@ -134,6 +134,18 @@ class World:
         bound, views = self.bounds.get(pod.namespaced_name(manifest)[0]), self.views.values()
         return self._by_kind(request, lambda each: exclusive_gpus.place(each, bound, views, attempt))
 
+    def place_on(self, view: NodeView, manifest: pod.PodJson, request: Request, gone: Iterable[Allocation]) -> Answer:
+        """Do the same on one node, which may differ from that in `views`, as if the pods of these shares had gone."""
+        views = [view, *(other for other in self.views.values() if other.node.name != view.node.name)]
+        bound = self.bounds.get(pod.namespaced_name(manifest)[0])
+        with self._cache.without(_key_of(entry) for entry in gone):
+            unfit = self.node_filter(manifest, request)
+
+            def attempt(request: Request) -> Answer:
+                return self.engine.place_on(view, request, policy=self.policy, unfit=unfit)
+
+            return self._by_kind(request, lambda each: exclusive_gpus.place(each, bound, views, attempt))
+
     def range_of(self, asked: RequestingPod) -> ShareRange:
         """Return the defaults and bounds of the pod's namespace."""
         return self.ranges.get(asked.namespace, UNBOUNDED)

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import collections
-import contextlib
 import dataclasses
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import cast
 
-from gpushare import ledger, pod, preemption
-from gpushare.allocation import Allocation, Isolation
+from gpushare import contract, ledger, pod, preemption
+from gpushare.allocation import Allocation
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.placement import NodeView, Placement
-from gpushare.preemption import Victim, Victims
+from gpushare.preemption import Holder, Nomination, Victims
+from gpushare.refusal import Refusal
+from gpushare.request import Request
 from gpushare.whatif.requesting_pod import RequestingPod
 from gpushare.whatif.world import World
 from kubectl_gpushare.planning import reasons
@@ -45,8 +45,7 @@ def _sentence(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets
     chosen = _choose(world, found.asked, budgets)
     if chosen is None:
         return ""
-    node, victims = chosen
-    place = f"the place of {preemption.names(victims)} on {node}"
+    place = f"the place of {preemption.names(chosen.victims)} on {chosen.placement.node}"
     is_on = snapshot.profile is not None and snapshot.profile.preemption
     if not is_on:
         return f"would take {place}, if preemption were on"
@@ -68,93 +67,35 @@ def _gives_way(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot) -> boo
     return isinstance(world.place(found.asked.manifest, found.asked.request), Placement)
 
 
-def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> tuple[str, Victims] | None:
+def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> Nomination | None:
     spared = set[str]()
-    options = {
-        name: victims
-        for name in [*world.views]
-        if (victims := _fewest(world, name, asked, budgets, spared)) is not None
-    }
-    if not all(options.values()):
-        return None  # it fits as soon as pods have ended that are being deleted
-    for _ in range(preemption.MAX_CHOICES if options else 0):
-        name = preemption.least_lost(options)
-        forbidden = _forbidden(world, options[name], budgets)
-        if not forbidden:
-            return name, options[name]
-        spared |= forbidden
-        again = _fewest(world, name, asked, budgets, spared)
-        if again:
-            options[name] = again
-        else:
-            del options[name]
-        if not options:
-            break
-    return None
+    uid, priority = pod.uid(asked.manifest), pod.priority(asked.manifest)
 
-
-def _forbidden(world: World, victims: Victims, budgets: Budgets) -> set[str]:
-    """Return the allocations of those that their budgets do not allow to be evicted together."""
-    spent: collections.Counter[tuple[str, str]] = collections.Counter()
-    forbidden = set()
-    for victim in victims:
-        manifest = world.manifest(victim.allocation) or {}
-        if budgets.against(manifest, spent):
-            forbidden.add(victim.allocation.id)
-        spent.update(budgets.of_pod(manifest))
-    return forbidden
-
-
-def _fewest(world: World, name: str, asked: RequestingPod, budgets: Budgets, spared: set[str]) -> Victims | None:
-    """Return the pods to evict from this node, possibly none; None if no eviction makes room."""
-    view, priority = world.views[name], pod.priority(asked.manifest)
-    candidates, ending = [], []
-    for entry in view.node.allocations:
+    def holder(entry: Allocation) -> Holder | None:
         manifest = world.manifest(entry)
-        if entry.is_backfill_reservation or manifest is None:
-            continue
-        metadata = manifest.get("metadata") or {}
-        if metadata.get("deletionTimestamp") or pod.is_terminal(manifest):
-            ending.append(entry)
-        elif (
-            pod.priority(manifest) < priority
-            and entry.id not in spared
-            and not evicting.protected(manifest, max_priority=priority - 1)
-            and not budgets.forbids(manifest)
-        ):
-            candidates.append(Victim(entry, pod.priority(manifest), str(metadata.get("creationTimestamp") or "")))
-    if not candidates and not ending:
-        return None
-    constraints = asked.request.constraints
-    constraints = dataclasses.replace(constraints, not_uuids=(*constraints.not_uuids, *_reserved(view)))
-    request = dataclasses.replace(asked.request, constraints=constraints)
-    node_filter = world.node_filter
+        if manifest is None:
+            return None
+        metadata, its_priority = manifest.get("metadata") or {}, pod.priority(manifest)
+        ends = bool(metadata.get("deletionTimestamp")) or pod.is_terminal(manifest)
+        is_gated, is_spared = contract.SCHEDULING_GATE in pod.gates(manifest), pod.uid(manifest) in spared
+        protection = "gated" if is_gated else "protected" if is_spared else ""
+        protection = protection or evicting.protected(manifest, max_priority=its_priority)
+        return Holder(its_priority, str(metadata.get("creationTimestamp") or ""), ends, protection)
 
-    def fits(gone: Victims) -> bool:
-        with _without(world, name, [*ending, *(victim.allocation for victim in gone)]):
-            unfit = node_filter(asked.manifest, request)
-            answer = world.place(
-                asked.manifest, request, node_filter=lambda other: unfit(other) if other == name else "is another node"
-            )
-        return isinstance(answer, Placement) and answer.isolation is not Isolation.MIG
+    def place(left: NodeView, request: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
+        return world.place_on(left, asked.manifest, request, gone)
 
-    return preemption.fewest(candidates, fits)
+    async def search(name: str) -> Nomination | None:
+        return preemption.find(world.views[name], asked.request, holder, place, uid=uid, priority=priority)
 
+    async def protected(victims: Victims) -> list[str]:
+        there = ((victim, world.manifest(victim.allocation)) for victim in victims)
+        forbidden = preemption.forbidden(there, budgets, priority=priority)
+        spared.update(forbidden)
+        return forbidden
 
-@contextlib.contextmanager
-def _without(world: World, name: str, entries: Sequence[Allocation]) -> Iterator[None]:
-    undone: list[Any] = []
-    for entry in entries:
-        manifest = world.manifest(entry)
-        if manifest is not None:
-            undone.append(world.remove(manifest, name, entry))
     try:
-        yield
-    finally:
-        for undo in reversed(undone):
-            undo()
-
-
-def _reserved(view: NodeView) -> tuple[str, ...]:
-    reserved = (entry for entry in view.node.allocations if entry.is_backfill_reservation)
-    return tuple(uuid for entry in reserved for uuid in entry.gpu_uuids)
+        preemption.choose(list(world.views), search, protected).send(None)
+    except StopIteration as end:  # at once, because it waits for nothing here
+        return cast("Nomination | None", end.value)
+    raise AssertionError("the search waits for something")

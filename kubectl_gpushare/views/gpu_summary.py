@@ -77,10 +77,10 @@ class GpuSummary:
     def _reason(self) -> str:
         if self.gpu.health_reason:
             return self.gpu.health_reason
-        if self.gpu.unowned:
-            return "belongs to another device plugin, and gpushare does not borrow it now"
         if self.unavailable:
             return self.unavailable.sentence
+        if self.gpu.unowned:
+            return "belongs to another device plugin, and gpushare does not borrow it now"
         if self.waits:
             return self.waits
         if self.gpu.cordoned and self.gpu.pending_mode is None:

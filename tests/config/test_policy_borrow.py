@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -129,6 +130,33 @@ def test_quota_priority_and_settings_agree() -> None:
     (priority,) = (made for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PriorityClass")
     assert priority["value"] < 0
     assert priority["preemptionPolicy"] == "Never"
+
+
+def test_the_webhook_may_only_change_the_label_of_a_placeholder_that_is_in_use(cluster: Cluster) -> None:
+    name = cluster.administrator.create(PODS, manifest(), user=WEBHOOK)["metadata"]["name"]
+    path = f"{PODS}/{name}"
+
+    def refused(body: dict[str, Any] | list[dict[str, Any]]) -> str:
+        try:
+            cluster.administrator.patch(path, body, user=WEBHOOK)
+        except lab_errors.LabError as error:
+            return str(error)
+        return ""
+
+    placeholder = placeholders.read(cluster.administrator.read(path))
+    for in_use in (True, True, False):
+        placeholder = dataclasses.replace(placeholder, in_use=in_use)
+        assert refused(placeholders.label(placeholder)) == ""
+        assert placeholders.read(cluster.administrator.read(path)) == placeholder
+    for labels in ({"app.kubernetes.io/name": "x"}, {"app.kubernetes.io/name": None}, {contract.SHARE_LABEL: "true"}):
+        assert "may not change labels" in refused({"metadata": {"labels": labels}}), labels
+    image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
+    assert "may not change anything else in its spec" in refused(image)
+    cluster.administrator.delete(path)
+    (budget,) = (
+        made for made in manifests.documents(COMPONENT / "namespace.yaml") if made["kind"] == "PodDisruptionBudget"
+    )
+    assert budget["spec"]["selector"] == {"matchLabels": {contract.IN_USE_LABEL: contract.IN_USE_VALUE}}
 
 
 def test_both_components_may_be_installed(cluster: Cluster) -> None:

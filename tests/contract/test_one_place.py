@@ -77,6 +77,7 @@ def test_every_request_and_result_key_is_in_one_of_the_contracts_lists() -> None
             contract.SCHEDULING_GATE,
             contract.BORROW_LABEL,
             contract.DEMAND_LABEL,
+            contract.IN_USE_LABEL,
             contract.SHARE_LABEL,
             contract.NODE_CONFIG_LABEL,
             contract.API_VERSION,

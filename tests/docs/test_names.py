@@ -37,7 +37,7 @@ LABELS = {
     *(contract.SHARE_LABEL, contract.SCHEDULING_GATE, contract.NODE_CONFIG_LABEL, contract.NVIDIA_CONFIG_LABEL),
     *(contract.DEFRAG_LABEL_PREFIX, contract.CORDON_ANNOTATION_PREFIX, contract.ROTATE),
     contract.BORROW_LABEL,
-    *(contract.WRITTEN_BY_HELM, contract.DEMAND_LABEL, *contract.STARTUP_TAINTS),
+    *(contract.WRITTEN_BY_HELM, contract.DEMAND_LABEL, contract.IN_USE_LABEL, *contract.STARTUP_TAINTS),
     *(f"{contract.UNDERSTAND_PREFIX}{name}" for name in SYNTAXES),
 }
 EVERY_KEY = {*share_range.KEYS, *contract.REQUEST_KEYS, *contract.RESULT_KEYS, contract.OWN_LABELS, *LABELS, *RESOURCES}

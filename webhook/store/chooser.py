@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import collections
-import contextlib
 import dataclasses
 import itertools
 import types
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
 from typing import Final
 
 from gpushare import contract, isolation, pod
@@ -170,18 +169,6 @@ class Chooser:
         return isolation.place(
             request, self.isolation, lambda tried: exclusive_gpus.place(tried, bound, views, attempt)
         )
-
-    @contextlib.contextmanager
-    def without(self, pods: Iterable[Hashable]) -> Iterator[None]:
-        """Leave these pods, by their keys in the cache, out of what nodes use while the block runs; do not await."""
-        left = {key: found for key in pods if (found := self.cache.pod_info(key)) is not None}
-        for key in left:
-            self.cache.put(key, None)
-        try:
-            yield
-        finally:
-            for key, found in left.items():
-                self.cache.put(key, found)
 
     def exceeds_bound(self, asks: Sequence[tuple[PodRef, Request]]) -> bool:
         """Whether reserving GPUs for these pods of one namespace exceeds its bound on exclusive GPUs."""

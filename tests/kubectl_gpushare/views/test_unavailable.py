@@ -73,6 +73,15 @@ def test_node_without_shared_gpus_is_not_reported_as_without_agent() -> None:
     assert shown(cordoned, node_object(percent="0"))[0]["status"] == ["Cordoned"]
 
 
+@pytest.mark.parametrize(("owner", "word"), [("p1", "NoAgent"), (contract.OTHER_OWNER, "Ready")])
+def test_a_node_whose_borrowed_gpu_is_given_back_has_no_agent_if_it_offers_none(owner: str, word: str) -> None:
+    """An agent offers shares of a placeholder's GPU until the placeholder has ended, and none of the other plugin's."""
+    gpus = tuple(dataclasses.replace(gpu, owner=owner, unowned=True) for gpu in NODE.gpus)
+    gpu, row = shown(dataclasses.replace(NODE, gpus=gpus), node_object(percent="0"))
+    assert row["status"] == [word]
+    assert ("the agent of node-a is not running" in gpu["reason"]) is (word == "NoAgent")
+
+
 def test_unknown_nodes_are_not_reported_as_unavailable() -> None:
     entry = next(iter(gpu_table.listing(Snapshot((NODE,)), (), Options(), now=0).document()["items"]))
     assert entry["status"] == ["Ready"]

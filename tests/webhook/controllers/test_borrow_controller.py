@@ -11,9 +11,12 @@ import pytest
 import yaml
 
 from gpushare import borrowing, codec, contract, ledger
+from gpushare.borrowing import Placeholder
 from gpushare.cluster import api_client, api_errors
 from gpushare.nodefilters import NodeSpec, PodInfo
 from gpushare.refusal import Refusal
+from gpushare.whatif.requesting_pod import RequestingPod
+from gpushare.whatif.world import World
 from tests import builders
 from tests.config import manifests
 from tests.webhook.controllers.test_demand_controller import NOW, gated
@@ -37,7 +40,7 @@ class Cluster:
     def __init__(self, *, gpus: int = 2, label: str = "2", max_gpus: int = 16, **labels: str) -> None:
         self.pods: dict[str, dict[str, Any]] = {}
         self.undeletable = set[str]()
-        self.now, self.events, self._created = 0.0, list[tuple[str, str]](), 0
+        self.now, self.told, self._created = 0.0, list[tuple[str, str, str]](), 0
         node = builders.node(NODE, gpus=gpus, owner=contract.OTHER_OWNER)
         self.store = MemoryStore([codec.to_document(node)])
         made = builders.node_object(NODE, labels={contract.BORROW_LABEL: label} | labels)
@@ -50,10 +53,18 @@ class Cluster:
             self.store,
             self.reservation,
             BorrowSettings(max_gpus, idle_seconds=60.0),
-            warn=lambda _, reason, note: self.events.append((reason, note)),
+            warn=self.warn,
             clock=lambda: self.now,
             wall_clock=lambda: NOW + self.now,
         )
+
+    @property
+    def events(self) -> list[tuple[str, str]]:
+        """Return reason and note of each Event."""
+        return [(reason, note) for _, reason, note in self.told]
+
+    def warn(self, about: str | Placeholder, reason: str, note: str) -> None:
+        self.told.append((about if isinstance(about, str) else about.name, reason, note))
 
     async def get(self, path: str) -> dict[str, Any]:
         assert path == placeholders.TEMPLATE_PATH
@@ -72,6 +83,13 @@ class Cluster:
         created = datetime.datetime.fromtimestamp(NOW + self.now, datetime.UTC).isoformat()
         identity = {"name": name, "uid": name, "creationTimestamp": created}
         self.pods[name] = {**body, "metadata": {**body["metadata"], **identity}, "status": {}}
+        return self.pods[name]
+
+    async def patch(self, path: str, body: Any) -> dict[str, Any]:
+        name = path.rsplit("/", 1)[1]
+        ((label, value),) = body["metadata"]["labels"].items()
+        labels = {key: old for key, old in self.pods[name]["metadata"]["labels"].items() if key != label}
+        self.pods[name]["metadata"]["labels"] = labels | ({label: value} if value else {})
         return self.pods[name]
 
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
@@ -127,16 +145,20 @@ class Cluster:
         made["spec"]["containers"][0]["resources"] = {"limits": {contract.BORROWED_RESOURCE: str(count)}}
         self.store.chooser.cache.put("whole", PodInfo.from_manifest(made, NODE))
 
-    async def round(self, *waiting: dict[str, Any]) -> Sequence[str]:
+    async def round(self, *waiting: dict[str, Any], has_agent: bool = True, together: int = 1) -> Sequence[str]:
         """Run a round of the placer; return the end of each pod's reason, "" for a pod that is placed.
 
         asked: the pods that a GPU is asked for.
         """
-        self.end_marked()
+        if has_agent:
+            self.end_marked()
         await self.controller.tend()
         refused = []
         for made in waiting:
             waits = Pod.from_manifest(made)
+            if waits.group:  # of a gang that does not fit
+                refused.append((waits, Refusal("x", together=together)))
+                continue
             outcome = await self.reservation.reserve(waits.manifest, waits.request, waits.ref)  # type: ignore[arg-type]
             if isinstance(outcome, Refusal):
                 refused.append((waits, dataclasses.replace(outcome, reason="x")))
@@ -170,8 +192,10 @@ async def test_gpus_are_borrowed_for_shares_shared_and_given_back() -> None:
     assert cluster.used == {1: 100}
     assert await cluster.round() == []
     assert list(cluster.pods) == ["p1"]  # nothing waits for the other one any more
+    assert cluster.pods["p1"]["metadata"]["labels"][contract.IN_USE_LABEL] == "true"
     cluster.end_shares()
     await cluster.round()
+    assert contract.IN_USE_LABEL not in cluster.pods["p1"]["metadata"]["labels"]
     cluster.now += 59
     await cluster.round()
     assert "deletionTimestamp" not in cluster.pods["p1"]["metadata"]
@@ -219,6 +243,55 @@ async def test_shares_whose_placeholder_was_lost_get_another_and_that_is_reporte
     assert "belongs to another device plugin" in await blocked(cluster, gated("b", request="0.1"))
     cluster.bind("p2", 0)
     assert await cluster.round(gated("b", request="0.1")) == [""]
+
+
+async def test_a_placeholder_whose_agent_neither_reports_nor_ends_it_gets_an_event_and_the_pod_is_told() -> None:
+    cluster = Cluster()
+    made = gated("a", request="0.5")
+    await cluster.round(made)
+    cluster.bind_unreported("p1")
+    for _ in range(2):
+        (end,) = await cluster.round(made)
+        assert "reported" not in end
+        cluster.now += borrow_controller.SILENT_SECONDS / 2
+    (end,) = await cluster.round(made)
+    reported = (
+        "has a GPU that the agent of node-a has not reported, so it takes no share: is the agent of node-a running?"
+    )
+    assert end.startswith(f"; waits for a GPU: 1 asked for from NVIDIA's plugin on node {NODE}, and p1 {reported}")
+    assert cluster.asked == []  # room may be made elsewhere
+    ((about, reason, note),) = cluster.told
+    assert (about, reason) == ("p1", contract.EVENT_AGENT_SILENT)
+    assert note.startswith(reported)
+    cluster.bind("p1", 0)
+    assert await cluster.round(made) == [""]
+    cluster.end_shares()
+    stopped = {contract.RESOURCE_PERCENT: 0}
+    spec = dataclasses.replace(cluster.spec, allocatable={**(cluster.spec.allocatable or {}), **stopped})
+    cluster.store.chooser.cache.put_node_spec(NODE, spec)
+    for _ in range(8):
+        await cluster.round(has_agent=False)
+        cluster.now += 20
+    assert cluster.told[1:] == [
+        (
+            "p1",
+            contract.EVENT_AGENT_SILENT,
+            f"is given back, and keeps its GPU from other pods until the agent of {NODE} ends it: "
+            f"the agent of {NODE} is not running: its kubelet offers no gpushare.io/gpu-percent",
+        )
+    ]
+
+
+@pytest.mark.parametrize("kind", ["mps", "mig"])
+async def test_an_isolation_that_changes_the_gpu_is_refused_with_the_reason(kind: str) -> None:
+    cluster, made = Cluster(), gated("a", request="0.5", isolation=kind)
+    said = f"takes no shares with isolation {kind}, only with arbiter, because another device plugin gives it"
+    assert said in await blocked(cluster, made)
+    assert await cluster.round(made) == [""]  # and nothing is added: no borrowed GPU would help
+    assert cluster.pods == {}
+    nodes, wanted = list(cluster.store.stored()), RequestingPod.from_manifest(made)
+    refusal = World(nodes).place(wanted.manifest, wanted.request)  # as `fit` and `why` do
+    assert said in str(refusal)
 
 
 async def blocked(cluster: Cluster, made: dict[str, Any]) -> str:
@@ -274,6 +347,26 @@ async def test_the_bounds_of_a_node_and_of_all_hold() -> None:
     ends = await few.round(*waiting)
     assert len(few.pods) == 1
     assert ends[1] == "; borrows no GPU: as many are borrowed as may be (--borrow-max-gpus)"
+
+
+async def test_a_gang_that_too_few_gpus_are_lent_for_borrows_none_and_keeps_none_from_others() -> None:
+    cluster = Cluster(gpus=2, label="2")
+    gang = [gated(name, request="1", group="g", group_size="3") for name in "abc"]
+    (alone,) = await cluster.round(gated("alone", request="1"))
+    assert "1 asked for" in alone
+    cluster.bind("p1", 0)
+    for _ in range(2):
+        ends = await cluster.round(*gang, together=3)
+        assert ends[0] == "; borrows no GPU for its group, as only 2 of the 3 pods that start together would fit"
+        assert "no more than 2 may be borrowed" in ends[2]
+        cluster.now += 30
+    for _ in range(2):
+        await cluster.round(*gang, together=3)
+    assert cluster.pods == {}  # the GPU was given back
+    ends = await cluster.round(*gang, gated("alone", request="1"), together=3)
+    assert "1 asked for" in ends[3]
+    await cluster.round(*(gated(name, request="1", group="g", group_size="2") for name in "ab"), together=2)
+    assert len(cluster.pods) == 2
 
 
 async def test_a_reclaimed_gpu_does_not_stop_borrowing() -> None:

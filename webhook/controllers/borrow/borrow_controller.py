@@ -8,6 +8,7 @@ placeholders from the API server each time, so that the next placer continues wh
 from __future__ import annotations
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import time
@@ -20,6 +21,7 @@ from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from gpushare.whatif import unavailable_nodes
 from webhook.controllers.borrow import borrow_packing, placeholders
 from webhook.controllers.borrow.borrow_history import BorrowHistory
 from webhook.controllers.borrow.borrow_packing import BorrowPacking, LendingNode, RefusedKinds
@@ -35,6 +37,7 @@ Refusals = Sequence[tuple[Pod, Refusal]]
 RECHECK_SECONDS: Final = 2.0  # there is no watch of placeholders
 END_SECONDS: Final = 1  # the grace period of a placeholder on a node without a ledger
 LATE_SECONDS: Final = 15.0  # after so long unbound, the reason of a pod quotes why, and the pod may preempt
+SILENT_SECONDS: Final = 30.0  # after so long an agent that has to act counts as silent
 FIRST_PAUSE_SECONDS: Final = 10.0  # at least, before a node that gave a useless GPU is asked again
 MAX_PODS: Final = 500  # packed in one round
 _NOTHING: Final = Bounds(0, 0)
@@ -63,20 +66,26 @@ class BorrowClient(Protocol):
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         """Create an object in the collection at `path`, and return it as stored."""
 
+    async def patch(self, path: str, body: Any) -> dict[str, Any]:
+        """Merge `body` into the object at `path`, and return it as stored."""
+
     async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
         """Delete the pod at `path` with this UID."""
 
 
 @dataclasses.dataclass(eq=False)
 class BorrowController:
-    """Borrows GPUs for one cluster. report: gets the number of borrowed GPUs; warn: an Event about a node's GPUNode."""
+    """Borrows GPUs for one cluster.
+
+    report: gets the number of borrowed GPUs. warn: sends an Event about a node's GPUNode, or about a placeholder.
+    """
 
     api: BorrowClient
     store: ledger_store.LiveLedger
     reservation: Reservation
     settings: BorrowSettings
     _: dataclasses.KW_ONLY
-    warn: Callable[[str, str, str], None] = lambda *_: None
+    warn: Callable[[str | Placeholder, str, str], None] = lambda *_: None
     report: Callable[[int], None] = lambda _: None
     clock: Callable[[], float] = time.monotonic
     wall_clock: Callable[[], float] = time.time
@@ -120,7 +129,7 @@ class BorrowController:
                 await self._tend(node, self._there[node.name])
             except api_errors.ClusterError as error:  # the next round retries
                 extra = {"node": node.name, "err": str(error)}
-                logger.warning("Could not delete placeholders", extra=extra)
+                logger.warning("Could not write placeholders", extra=extra)
         self._is_listed = True
         self._is_active = bool(listed)
         self.report(sum(len(_borrowed(node)) for node in nodes.values()))
@@ -143,13 +152,16 @@ class BorrowController:
             # With its own, long grace period: the node's agent ends it once no process is left on its GPU.
             if not one.leaves and borrowing.may_end(after, one.uid):
                 await self._delete(one)
+        for one in borrowing.to_label(after, here):
+            with contextlib.suppress(api_errors.NotFound):  # it is gone
+                await self.api.patch(f"{placeholders.PODS_PATH}/{one.name}", placeholders.label(one))
         self._report_trouble(after, here)
 
     def _report_trouble(self, node: GpuNode, here: Sequence[Placeholder]) -> None:
-        """Send an Event for each GPU that has shares and no placeholder, or one that leaves."""
+        """Send an Event for each GPU that has shares and no placeholder, or one that leaves, and for silent agents."""
         used, leaving = borrowing.used_gpus(node), {one.uid: one for one in here if one.leaves and one.has_gpu}
         exposed = borrowing.exposed(node, here)
-        now: dict[tuple[str, str], tuple[str, str]] = {}
+        now: dict[tuple[str, str], tuple[str | Placeholder, str, str]] = {}
         for gpu in node.gpus:
             where = f"GPU {gpu.index} ({gpu.uuid})"
             if gpu.uuid in exposed:
@@ -157,13 +169,15 @@ class BorrowController:
                     f"{where} has shares, but its placeholder has ended: until another placeholder has it, the other "
                 )
                 note += "device plugin may give it to a pod. It takes no new shares"
-                now[node.name, gpu.uuid] = contract.EVENT_PLACEHOLDER_LOST, note
+                now[node.name, gpu.uuid] = node.name, contract.EVENT_PLACEHOLDER_LOST, note
             elif gpu.uuid in used and gpu.owner in leaving:
                 note = f"{where} takes no new shares, and goes back to its device plugin when its shares have ended: "
                 note += f"its placeholder {leaving[gpu.owner].name} was preempted, evicted or deleted"
-                now[node.name, gpu.owner] = contract.EVENT_GPU_RECLAIMED, note
+                now[node.name, gpu.owner] = node.name, contract.EVENT_GPU_RECLAIMED, note
+        for one in self._silent(here):
+            now[node.name, f"silent {one.uid}"] = one, contract.EVENT_AGENT_SILENT, self._silence(node, one)
         for key in now.keys() - self._warned:
-            self.warn(node.name, *now[key])
+            self.warn(*now[key])
         self._warned = {known for known in self._warned if known[0] != node.name} | now.keys()
 
     async def reconcile(self, waiting: Refusals) -> tuple[list[tuple[Pod, Refusal]], list[tuple[Pod, Refusal]]]:
@@ -176,6 +190,7 @@ class BorrowController:
             return [], list(waiting)
         found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
         lacking = [(pod, request) for pod, request in found if isinstance(request, Request)][:MAX_PODS]
+        together = {pod.ref.uid: why.together for pod, why in waiting}
         lenders = self._lenders()
         existing = sum(not one.has_ended for here in self._there.values() for one in here)
         asked_for = sum(not one.is_bound for here in self._there.values() for one in here)
@@ -183,7 +198,13 @@ class BorrowController:
         try:
             most = max(0, self.settings.max_gpus - existing + asked_for)
             packing = await borrow_packing.pack(
-                lacking, lenders, scratch, self.reservation, most=most, refused=self._refused
+                lacking,
+                lenders,
+                scratch,
+                self.reservation,
+                most=most,
+                refused=self._refused,
+                together=together,
             )
         finally:
             scratch.close()
@@ -192,7 +213,7 @@ class BorrowController:
         ends = {uid: self._end(node, packing, failed) for uid, node in packing.asked.items()}
         ends |= packing.unmet
         shown = [(pod, dataclasses.replace(why, reason=why.reason + ends.get(pod.ref.uid, ""))) for pod, why in waiting]
-        slow = {node for node in packing.wanted if node in failed or self._late(node)}
+        slow = {node for node in packing.wanted if node in failed or self._late(node) or self._unreported(node)}
         is_asked = {uid for uid, node in packing.asked.items() if node not in slow} - packing.queued
         asked = [entry for entry in shown if entry[0].ref.uid in is_asked]
         return asked, [entry for entry in shown if entry[0].ref.uid not in is_asked]
@@ -291,15 +312,35 @@ class BorrowController:
             return f"; borrows no GPU of {node}: {failed[node]}"
         count = packing.wanted.get(node, 0)
         said = f"; waits for a GPU: {count} asked for from NVIDIA's plugin on node {node}"
-        late = self._late(node)
-        return said + (
-            f", and {late[0].name} waits: {late[0].message or 'the scheduler has not tried it'}" if late else ""
-        )
+        if late := self._late(node):
+            said += f", and {late[0].name} waits: {late[0].message or 'the scheduler has not tried it'}"
+        view = self.store.view(node)
+        if view is not None and (unreported := self._unreported(node)):
+            said += f", and {unreported[0].name} {self._silence(view.node, unreported[0])}"
+        return said
 
     def _late(self, node: str) -> list[Placeholder]:
         """Return the node's placeholders that the scheduler has not bound for long."""
         there, now = self._there.get(node, ()), self.wall_clock()
         return [one for one in there if not (one.is_bound or one.has_ended) and now - one.created >= LATE_SECONDS]
+
+    def _silent(self, here: Collection[Placeholder]) -> list[Placeholder]:
+        """Return the placeholders whose node's agent has had to act for long."""
+        now = self.clock()
+        return [one for one in here if self._history.awaits_agent(one.uid, now=now, seconds=SILENT_SECONDS)]
+
+    def _unreported(self, node: str) -> list[Placeholder]:
+        """Return the node's placeholders whose GPU takes no share, because a silent agent does not report it."""
+        return [one for one in self._silent(self._there.get(node, ())) if not one.leaves]
+
+    def _silence(self, node: GpuNode, one: Placeholder) -> str:
+        """Return what the agent has not done about a placeholder, and why as far as that is known."""
+        spec = self.store.chooser.cache.node_spec(node.name)
+        why = unavailable_nodes.without_agent(node, (spec.allocatable if spec is not None else None) or {})
+        why = why or f"is the agent of {node.name} running? If it is, its log says why"
+        if borrowing.may_end(node, one.uid):
+            return f"is given back, and keeps its GPU from other pods until the agent of {node.name} ends it: {why}"
+        return f"has a GPU that the agent of {node.name} has not reported, so it takes no share: {why}"
 
     async def _delete(self, one: Placeholder, *, grace_seconds: int | None = None) -> None:
         try:

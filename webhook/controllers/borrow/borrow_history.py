@@ -34,6 +34,7 @@ class BorrowHistory:
         self._first_pause_seconds = first_pause_seconds
         self._idle_since: dict[str, float] = {}  # by UID of a placeholder
         self._without_ledger_since: dict[str, float] = {}  # by UID of a placeholder
+        self._awaits_agent_since: dict[str, float] = {}  # by UID of a placeholder
         self._used: set[str] = set()  # UIDs of placeholders whose GPU has had a share
         self._asked: dict[str, str] = {}  # by UID of a pod that still lacks room, the node that a GPU was asked for
         self._exposed_since: dict[str, float] = {}  # by node
@@ -50,6 +51,10 @@ class BorrowHistory:
                 self._idle_since.setdefault(one.uid, now)
             else:
                 self._idle_since.pop(one.uid, None)
+            if borrowing.awaits_agent(node, one):
+                self._awaits_agent_since.setdefault(one.uid, now)
+            else:
+                self._awaits_agent_since.pop(one.uid, None)
         used = borrowing.used_gpus(node)
         new = {gpu.owner for gpu in node.gpus if gpu.uuid in used} & {one.uid for one in here} - self._used
         if new and not node.unread:
@@ -64,10 +69,14 @@ class BorrowHistory:
         """Return since when a placeholder has been seen on a node without a GPUNode."""
         return self._without_ledger_since.setdefault(uid, now)
 
+    def awaits_agent(self, uid: str, *, now: float, seconds: float) -> bool:
+        """Whether the agent of the placeholder's node has not acted for so long."""
+        return now - self._awaits_agent_since.get(uid, now) >= seconds
+
     def forget_except(self, there: Iterable[Placeholder]) -> None:
         """Forget placeholders that are gone."""
         known = {one.uid for one in there}
-        for times in (self._idle_since, self._without_ledger_since):
+        for times in (self._idle_since, self._without_ledger_since, self._awaits_agent_since):
             for uid in times.keys() - known:
                 del times[uid]
         self._used &= known

@@ -7,8 +7,10 @@ placement engine decides what fits.
 from __future__ import annotations
 
 import asyncio
+import collections
+import copy
 import dataclasses
-from collections.abc import Collection, Hashable, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from typing import Final
 
 from gpushare import borrowing, contract, ledger
@@ -23,6 +25,9 @@ from webhook.store.ledger_store import ScratchStore
 from webhook.store.reservation import Reservation
 
 MAX_KINDS: Final = 20  # kinds of pods that are tried on all nodes, and refused, in one round
+
+
+Waiting = Sequence[tuple[Pod, Request]]
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -91,6 +96,25 @@ class _Packer:
         self._refused, self._untried = dict[str, str](), dict[str, str]()  # the end of the reason by kind of pod
         self._unfit: set[Hashable] = set()  # kinds of pods with facts of unused nodes that they do not fit on
         self.packing = BorrowPacking()
+
+    async def add_gang(self, members: Waiting, together: int) -> None:
+        """Pack the pods of a gang, or borrow nothing for them, if fewer would fit than have to."""
+        trial = copy.copy(self)
+        trial._scratch, trial._nodes = ScratchStore(self._scratch), dict(self._nodes)
+        trial._refused, trial._untried = dict(self._refused), dict(self._untried)
+        trial.packing = BorrowPacking(wanted=dict(self.packing.wanted))
+        try:
+            for pod, request in members:
+                await trial.add(pod, request)
+        finally:
+            trial._scratch.close()
+        unmet = trial.packing.unmet
+        if (count := len(members) - len(unmet)) >= together:
+            for pod, request in members:
+                await self.add(pod, request)
+            return
+        why = f"; borrows no GPU for its group, as only {count} of the {together} pods that start together would fit"
+        self.packing.unmet |= {pod.ref.uid: unmet.get(pod.ref.uid) or why for pod, _ in members}
 
     async def add(self, pod: Pod, request: Request) -> None:
         await asyncio.sleep(0)
@@ -188,19 +212,27 @@ def _owned(gpu: Gpu) -> Gpu:
 
 
 async def pack(
-    waiting: Sequence[tuple[Pod, Request]],
+    waiting: Waiting,
     lenders: Sequence[LendingNode],
     scratch: ScratchStore,
     reservation: Reservation,
     *,
     most: int,
     refused: RefusedKinds,
+    together: Mapping[str, int],
 ) -> BorrowPacking:
     """Pack the pods in this order; `most`: how many GPUs may be borrowed in addition. The caller closes `scratch`.
 
-    refused: of the last round; updated.
+    refused: of the last round; updated. together: by UID, how many pods of its gang have to fit with this one.
     """
     packer = _Packer(scratch, reservation, lenders, most, refused)
+    gangs = collections.defaultdict[tuple[str, str], list[tuple[Pod, Request]]](list)
+    for pod, request in waiting:
+        if together[pod.ref.uid] > 1:
+            gangs[pod.ref.namespace, pod.group].append((pod, request))
     for pod, request in waiting if lenders else ():
-        await packer.add(pod, request)
+        if together[pod.ref.uid] <= 1:
+            await packer.add(pod, request)
+        elif members := gangs.pop((pod.ref.namespace, pod.group), []):
+            await packer.add_gang(members, together[pod.ref.uid])
     return packer.end()

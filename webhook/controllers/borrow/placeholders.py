@@ -40,6 +40,22 @@ def manifest(template: Mapping[str, Any], node: str) -> dict[str, Any]:
     }
 
 
+def label(one: Placeholder) -> dict[str, Any]:
+    """Return the patch that writes whether the placeholder's GPU has shares."""
+    return {"metadata": {"labels": {contract.IN_USE_LABEL: contract.IN_USE_VALUE if one.in_use else None}}}
+
+
+def reference(one: Placeholder) -> dict[str, str]:
+    """Return the reference of an Event about a placeholder."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "namespace": contract.BORROW_NAMESPACE,
+        "name": one.name,
+        "uid": one.uid,
+    }
+
+
 def read(made: PodJson) -> Placeholder:
     """Read a pod of the namespace; one for no node has the node ""."""
     metadata, spec, status = (made.get(key) or {} for key in ("metadata", "spec", "status"))
@@ -56,6 +72,7 @@ def read(made: PodJson) -> Placeholder:
         is_bound=bool(spec.get("nodeName")),
         leaves=metadata.get("deletionTimestamp") is not None,
         has_ended=pod.is_terminal(made),
+        in_use=(metadata.get("labels") or {}).get(contract.IN_USE_LABEL) == contract.IN_USE_VALUE,
         created=created,
         message=errors.shortened(said),
     )

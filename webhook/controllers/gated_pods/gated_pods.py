@@ -390,6 +390,7 @@ def _requests(unit: Unit, waiting: Refusals) -> PodRequests | None:
 
 def _for_gang(unit: Unit, pod: Pod, refusal: Refusal) -> Refusals:
     """Return the refusal of one member, and for the others that they wait for it."""
+    refusal = dataclasses.replace(refusal, together=len(unit.members))
     reason = f"its group {errors.quoted(unit.group)} waits for {pod.ref.name}: {refusal.reason}"
     others = dataclasses.replace(refusal, reason=reason)
     return [(member, refusal if member is pod else others) for member in unit.pods]

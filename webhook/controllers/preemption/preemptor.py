@@ -17,7 +17,7 @@ import functools
 import logging
 import math
 import time
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 from gpushare import contract, errors, ledger, preemption
@@ -27,12 +27,12 @@ from gpushare.cluster.object_store import Key
 from gpushare.defragmentation import evicting
 from gpushare.gpunode import GpuNode
 from gpushare.isolation import resolved
-from gpushare.preemption import Victim, Victims
+from gpushare.preemption import Nomination, Victim, Victims
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from webhook.controllers import pacing, queue
 from webhook.controllers.pending_reasons import EventRecorder
-from webhook.controllers.preemption.victim_finder import Nomination, VictimFinder
+from webhook.controllers.preemption.victim_finder import VictimFinder
 from webhook.metrics import Metrics
 from webhook.pods.stored_pod import Pod
 from webhook.store import backfill_reservation, ledger_store, reservation
@@ -41,7 +41,6 @@ logger = logging.getLogger(__name__)
 
 BUDGETS_PATH: Final = "/apis/policy/v1/poddisruptionbudgets"
 MAX_PER_MINUTE: Final = 20  # evictions
-MAX_OPTIONS: Final = 100  # nodes on which the pod would fit, as in kube-scheduler
 MAX_TRIES: Final = 8  # kinds of pods for which a round searches the cluster
 SEARCH_SECONDS: Final = 1.0  # after which a round ends its search; the next one begins at the next node
 REST: Final = 4  # the pause after such a round, as a multiple of the search: it takes at most a fifth of the time
@@ -213,56 +212,42 @@ class Preemptor:
 
     async def _choose(self, pod: Pod, request: Request, taken: set[str]) -> Nomination | None:
         """Return the smallest loss that the API server would allow now; None if there is none, or none is needed."""
-        options: dict[str, Nomination] = {}
-        began, views = self.clock(), list(self.store.views())
-        for _ in views:
-            self._next_node = (self._next_node + 1) % len(views)
-            view = views[self._next_node]
-            if view.node.name in taken or not view.node.gpus:
-                continue
-            found = self._finder.find(view, pod, request)
-            await pacing.let_others_run()
-            if found is not None and not found.victims:
-                return None  # it fits as soon as pods have ended that are being deleted
-            if found is not None:
-                options[view.node.name] = found
-            if len(options) >= MAX_OPTIONS or self.clock() - began >= SEARCH_SECONDS:
-                break
-        declared = (await self.api.list(BUDGETS_PATH, keep=lambda item: item)).items if options else ()
-        budgets = evicting.Budgets.from_manifests(declared)
-        for _ in range(preemption.MAX_CHOICES):
-            if not options:
-                return None
-            name = preemption.least_lost({node: option.victims for node, option in options.items()})
-            protected = await self._protected(options[name].victims, budgets, priority=pod.priority)
-            if not protected:
-                return options[name]
-            self._finder.spared |= dict.fromkeys(protected, self.clock() + SPARED_SECONDS)
-            changed = self.store.view(name)
-            again = self._finder.find(changed, pod, request) if changed is not None else None
-            if again is not None and again.victims:
-                options[name] = again
-            else:
-                del options[name]
-        return None
+        budgets: evicting.Budgets | None = None
 
-    async def _protected(self, victims: Victims, budgets: evicting.Budgets, *, priority: int) -> list[str]:
-        """Return the UIDs of those that may not be evicted together, as the API server shows them now."""
-        protected: list[str] = []
-        spent: collections.Counter[tuple[str, str]] = collections.Counter()
-        for victim in victims:
-            ref = victim.allocation.pod
-            try:
-                manifest = await self.api.get(_path(victim))
-            except api_errors.NotFound:
-                manifest = {}
-            is_same = (manifest.get("metadata") or {}).get("uid") == ref.uid
-            own = budgets.of_pod(manifest) if is_same else []
-            why = not is_same or evicting.protected(manifest, max_priority=priority - 1)
-            if why or len(own) > 1 or budgets.against(manifest, spent):
-                protected.append(ref.uid)
-            spent.update(own)
-        return protected
+        async def search(name: str) -> Nomination | None:
+            await pacing.let_others_run()
+            view = self.store.view(name)
+            return self._finder.find(view, pod, request) if view is not None and view.node.gpus else None
+
+        async def protected(victims: Victims) -> list[str]:
+            nonlocal budgets
+            if budgets is None:
+                declared = await self.api.list(BUDGETS_PATH, keep=lambda item: item)
+                budgets = evicting.Budgets.from_manifests(declared.items)
+            there = [(victim, await self._now(victim)) for victim in victims]
+            forbidden = preemption.forbidden(there, budgets, priority=pod.priority)
+            self._finder.spared |= dict.fromkeys(forbidden, self.clock() + SPARED_SECONDS)
+            return forbidden
+
+        return await preemption.choose(self._nodes_in_turn(taken), search, protected)
+
+    def _nodes_in_turn(self, taken: set[str]) -> Iterator[str]:
+        """Yield the other nodes, from the one after the last search's, until the search has taken too long."""
+        began, names = self.clock(), [view.node.name for view in self.store.views()]
+        for _ in names:
+            self._next_node = (self._next_node + 1) % len(names)
+            if names[self._next_node] not in taken:
+                yield names[self._next_node]
+            if self.clock() - began >= SEARCH_SECONDS:
+                break
+
+    async def _now(self, victim: Victim) -> dict[str, Any] | None:
+        """Return the pod as the API server has it now; None if it is gone."""
+        try:
+            manifest = await self.api.get(_path(victim))
+        except api_errors.NotFound:
+            return None
+        return manifest if (manifest.get("metadata") or {}).get("uid") == victim.allocation.pod.uid else None
 
     async def _nominate(self, pod: Pod, request: Request, found: Nomination) -> bool:
         """Record the nomination on the node, in place of other reservations of the pod; return whether it is stored."""

@@ -1,0 +1,170 @@
+"""Preemption is bounded: which pods stay, which pods evict none, and how much is searched and evicted at a time."""
+
+from __future__ import annotations
+
+import types
+from typing import Any
+
+import pytest
+
+from gpushare import contract
+from gpushare.cluster.object_store import Key
+from gpushare.placement import NodeView
+from gpushare.preemption import Nomination
+from gpushare.refusal import Cause, Refusal
+from tests import builders
+from tests.webhook.controllers.preempting_cluster import Preempting, budget, full, leave
+from webhook.controllers.preemption import preemptor
+
+
+@pytest.mark.parametrize(
+    ("owner", "more"),
+    [
+        ("", {}),
+        ("Job", {}),
+        ("ReplicaSet", {"no_evict": "true"}),
+        ("ReplicaSet", {"group": "ring", "group_size": "1-2"}),
+    ],
+    ids=["no owner", "Job", "no-evict", "gang"],
+)
+async def test_protected_pods_stay(owner: str, more: dict[str, Any]) -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1))
+    await cluster.run("stays", owner=owner, request="1", **more)
+    cluster.ask("high", request="1")
+    told = await cluster.round()
+    assert (cluster.evicted, cluster.held()) == ([], {})
+    assert "takes the place" not in told["high"]
+
+
+async def test_a_pod_that_became_protected_meanwhile_stays_and_another_goes() -> None:
+    cluster = await full(1, 2)
+    cluster.ask("high", request="1")
+    await cluster.step()
+    stale = {Key("default", name): pod for name, pod in cluster.stored().items()}
+    cluster.pods["p0"]["metadata"]["annotations"][contract.NO_EVICT] = "true"
+    cluster.preemptor._finder.pods = types.MappingProxyType(stale)
+    await cluster.preemptor.reconcile([(stale[Key("default", "high")], Refusal("no GPU fits"))])
+    assert cluster.evicted == ["p1"]
+
+
+async def test_a_budget_counts_for_all_victims_together() -> None:
+    cluster = await full()
+    for name in ("a", "b"):
+        await cluster.run(name, request="0.5", uuid="GPU-node-a-0")
+    await cluster.run("c", priority=5, request="1")
+    for name in ("a", "b"):
+        cluster.pods[name]["metadata"]["labels"] = {"app": "web"}
+    cluster.budgets.append(budget("web", allowed=1))  # both are needed
+    cluster.ask("high", request="1")
+    await cluster.round()
+    assert cluster.evicted == ["c"]
+
+
+@pytest.mark.parametrize("more", [{"policy": "Never"}, {"priority": 0}, {"group": "ring", "group_size": "1-2"}])
+async def test_pods_that_may_not_preempt_wait(more: dict[str, Any]) -> None:
+    cluster = await full(0, 0)
+    cluster.ask("waits", request="1", **more)
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+@pytest.mark.parametrize("cause", [Cause.QUOTA, Cause.UNCLAIMED, Cause.GATE, Cause.TURN, Cause.LEDGER])
+async def test_a_pod_that_waits_for_a_quota_evicts_none(cause: Cause) -> None:
+    """Or for anything but room: priority gives a namespace nothing beyond its quota."""
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.step()
+    (pod,) = (pod for pod in cluster.stored().values() if pod.ref.name == "high")
+    waiting = await cluster.preemptor.reconcile([(pod, Refusal("beyond its quota", cause=cause))])
+    assert (cluster.evicted, [why.cause for _, why in waiting]) == ([], [cause])
+
+
+async def test_no_pod_goes_if_one_is_ending_anyway_or_if_it_would_not_help() -> None:
+    cluster = await full(0, 0)
+    leave(cluster, "p0")
+    cluster.ask("high", request="1")
+    await cluster.round()
+    cluster.ask("larger", priority=20, request="1", gpus="3")
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+async def test_no_pod_goes_if_one_of_equal_priority_is_ending_on_another_node() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
+    await cluster.run("old", priority=10, request="1")
+    await cluster.run("low", request="1")
+    leave(cluster, "old")
+    cluster.ask("high", request="1")
+    await cluster.round()
+    assert cluster.evicted == []
+
+
+async def test_there_is_one_preemption_at_a_time_per_namespace_and_node() -> None:
+    cluster = await full(0, 0, 0, gpus=3)
+    for name in ("x", "y"):
+        cluster.ask(name, request="1")
+    for _ in range(3):
+        await cluster.round()
+    assert len(cluster.evicted) == 1
+
+
+async def test_kinds_that_help_nobody_do_not_starve_another() -> None:
+    cluster = await full(0, 0)
+    for number in range(preemptor.MAX_TRIES):
+        cluster.ask(f"huge-{number}", priority=20, request="1", memory=f"{200 + number}Gi")
+    cluster.ask("fits", request="1")
+    await cluster.round()
+    assert cluster.evicted == []
+    cluster.time += cluster.preemptor.recheck_seconds or 0.0
+    assert cluster.time < preemptor.RETRY_SECONDS
+    await cluster.round()
+    assert len(cluster.evicted) == 1
+
+
+async def test_a_long_search_ends_and_the_next_one_goes_on() -> None:
+    cluster = Preempting(*(builders.node(f"node-{letter}", gpus=1) for letter in "abc"))
+    for name in "abc":
+        await cluster.run(name, priority=20 if name != "c" else 0, request="1")
+    cluster.ask("high", request="1")
+    find, seen = cluster.preemptor._finder.find, list[str]()
+
+    def find_slowly(view: NodeView, *asked: Any, **more: Any) -> Nomination | None:
+        seen.append(view.node.name)
+        cluster.time += preemptor.SEARCH_SECONDS
+        return find(view, *asked, **more)
+
+    cluster.preemptor._finder.find = find_slowly  # type: ignore[method-assign]
+    while not cluster.evicted and len(seen) < 4:
+        before = len(seen)
+        await cluster.round()
+        assert len(seen) == before + 1
+        cluster.time += cluster.preemptor.recheck_seconds or 0.0
+    assert cluster.evicted == ["c"]
+    assert len(set(seen)) == len(seen)
+
+
+async def test_no_search_is_made_for_a_pod_with_no_lower_priority_running() -> None:
+    cluster = await full(5, 5)
+    cluster.ask("equal", priority=5, request="1")
+    await cluster.round()
+    assert cluster.preemptor.recheck_seconds is None
+
+
+async def test_in_no_minute_are_more_evicted_than_allowed() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=6))
+    owner = {"kind": "ReplicaSet", "name": "owner", "uid": "owner", "controller": True}
+    for number in range(24):
+        name = f"p{number}"
+        await cluster.arrive(name, request="0.25")
+        metadata = {**cluster.pods[name]["metadata"], "ownerReferences": [owner]}
+        cluster.pods[name] = {**cluster.pods[name], "metadata": metadata}
+    cluster.ask("high", request="1", gpus="6")
+    told = await cluster.round()
+    assert len(cluster.evicted) == preemptor.MAX_PER_MINUTE
+    assert told["high"].endswith("(waits, because 20 pods were evicted within a minute)")
+    cluster.time += 59.0
+    await cluster.round()
+    assert len(cluster.evicted) == preemptor.MAX_PER_MINUTE
+    cluster.time += 1.0
+    await cluster.round()
+    assert sorted(cluster.evicted) == sorted(f"p{number}" for number in range(24))
