@@ -35,7 +35,9 @@ def project(folder: Path, *names: str) -> Path:
     )
     assert suite is not None
     (folder / "Makefile").write_text(f"BIN := .venv/bin\nWORKERS := 2\ntest: check\n\t{suite[1]}\n{CHECK}")
-    (folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib -p xdist.plugin\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib -p xdist.plugin\n"
+    )
     return folder
 
 
