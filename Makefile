@@ -16,7 +16,6 @@ TEST_HELPERS = $(shell find tests -name '*.py' ! -name 'test_*')
 QUICK := not slow and not apiserver and not lab
 WORKERS := 5 # more than the cores of a small machine: tests of labs and API servers mostly wait
 TEST_OPTIONS ?= # additional pytest options for `make test`
-LAB_PACKAGES = $(PYTHON) -c 'from lab import build, gpushare, prerequisites; prerequisites.ensure(); build.ensure(); gpushare.built_images()'
 
 ##@ Set up
 
@@ -104,9 +103,12 @@ krew: env ## Create the archive and manifest for krew in dist/krew (BASE= and HO
 
 ##@ Check and test
 
+CHECKS := check-types check-compilers check-page check-style # the longest first
+AT_ONCE := --output-sync=target -j$(shell nproc)
+
 .PHONY: check
 check: env build ## Check formats, lints, types, import rules, layers, shell scripts, wording, warnings of other C compilers
-	@$(MAKE) --output-sync=target -j$(shell nproc) check-compilers check-types check-style check-page
+	@$(MAKE) $(AT_ONCE) $(CHECKS)
 
 PAGE_PACKAGES := ui/node_modules/.complete
 NPM := PATH="$(abspath $(BIN)):$$PATH" npm
@@ -152,11 +154,24 @@ test-quick: env build ## Run the quick tests, which need no cluster: less than a
 	$(BIN)/pytest -q -n 2 -m '$(QUICK)'
 
 .PHONY: test
-test: check ## Run all checks and tests, on a real Kubernetes with simulated GPUs (root; the first run builds it, about five minutes)
-	@$(LAB_PACKAGES)
-	@# One process compiles the tests, before each worker would do it.
-	@$(BIN)/pytest -q --collect-only >/dev/null & $(MAKE) --silent -j2 -C interposer tests sanitized; wait
+test: env build ## Run all checks and tests, on a real Kubernetes with simulated GPUs (root; the first run builds it, about five minutes)
+	@$(MAKE) $(AT_ONCE) $(CHECKS) ready-lab ready-tests ready-libraries
 	$(BIN)/pytest -q -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(TEST_OPTIONS)
+
+# What tests need, made on the cores that the checks leave idle.
+.PHONY: ready-lab ready-tests ready-libraries lab-packages
+ready-lab: env build
+	@$(MAKE) --output-sync=none lab-packages # says at once that it builds Kubernetes
+
+lab-packages:
+	@$(PYTHON) -c 'from lab import build, gpushare, prerequisites; prerequisites.ensure(); build.ensure(); gpushare.built_images()'
+
+# One process compiles the tests, before each worker would do it; the workers report a file that cannot be imported.
+ready-tests: env build
+	@$(BIN)/pytest -q --collect-only >/dev/null || true
+
+ready-libraries: env build
+	@$(MAKE) --silent -C interposer tests sanitized
 
 .PHONY: test-frameworks
 test-frameworks: env build ## Test PyTorch on simulated GPUs and in shares of them (root; the first run downloads 3 GB)
@@ -164,7 +179,7 @@ test-frameworks: env build ## Test PyTorch on simulated GPUs and in shares of th
 
 .PHONY: test-integrations
 test-integrations: env build ## Test gpushare with Kueue, Karpenter, NVIDIA's plugin and autoscalers (root; the first run builds them, ten minutes)
-	@$(LAB_PACKAGES)
+	@$(MAKE) lab-packages
 	@$(PYTHON) -c 'from lab import integration; integration.ensure_all()'
 	GPUSHARE_TEST_INTEGRATIONS=1 $(BIN)/pytest -q -m integration tests/integrations
 

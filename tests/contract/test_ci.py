@@ -35,12 +35,15 @@ def project(folder: Path, *names: str) -> Path:
     )
     assert suite is not None
     (folder / "Makefile").write_text(f"BIN := .venv/bin\nWORKERS := 2\ntest: check\n\t{suite[1]}\n{CHECK}")
-    (folder / "pytest.ini").write_text("[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib\n")
+    (folder / "pytest.ini").write_text(
+        "[pytest]\ntestpaths = tests\naddopts = -ra --import-mode=importlib -p xdist.plugin\n"
+    )
     return folder
 
 
 def run(folder: Path) -> tuple[int, list[str]]:
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST", "MAKE"))}
+    environment["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # importing hypothesis and aiohttp takes most of a short run
     ended = subprocess.run(
         ["bash", ".ci/run"],
         cwd=folder,

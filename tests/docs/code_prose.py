@@ -49,6 +49,7 @@ _C_COMMENT: Final = re.compile(
     r"\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'|/\*(.*?)\*/|((?:^[ \t]*//.*\n)+|//.*)", re.S | re.M
 )
 _DIRECTIVE: Final = re.compile(r"noqa|type:|clang-format|NOLINT|mypy:|fmt:")
+_BLOCKS: Final = ("body", "orelse", "handlers", "finalbody", "cases")
 _DEFINITIONS: Final = (ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
@@ -95,13 +96,17 @@ def ceiling(package: str, measured: CodeMeasure) -> dict[str, float]:
 
 def python_docstrings(source: str) -> Iterator[str]:
     """Yield the docstrings of a module."""
-    for node in ast.walk(ast.parse(source)):
+    nodes: list[ast.AST] = [ast.parse(source)]
+    for node in nodes:  # statements alone, which are a tenth of all nodes
+        nodes += [inner for part in _BLOCKS for inner in getattr(node, part, ())]
         if isinstance(node, (ast.Module, *_DEFINITIONS)) and (text := ast.get_docstring(node)):
             yield text
 
 
 def python_comments(source: str) -> Iterator[str]:
     """Yield the comments of a module; consecutive lines are one."""
+    if "#" not in source:
+        return
     block: list[str] = []
     last = -1
     for token in tokenize.generate_tokens(io.StringIO(source).readline):

@@ -1,4 +1,4 @@
-"""GPUs that the agent cannot read completely, each case on its own node. Run as a program: GPUS DIRECTORY STORY."""
+"""GPUs that the agent cannot read completely, each case on its own node. Run as a program: DIRECTORY [STORY …]."""
 
 from __future__ import annotations
 

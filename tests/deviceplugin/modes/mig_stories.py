@@ -1,4 +1,4 @@
-"""MIG devices for shares, each case on its own node. Run as a program: GPUS DIRECTORY STORY; "" runs all of them."""
+"""MIG devices for shares, each case on its own node. Run as a program: DIRECTORY [STORY …]."""
 
 from __future__ import annotations
 

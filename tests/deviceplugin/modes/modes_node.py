@@ -10,8 +10,11 @@ import asyncio
 import contextlib
 import dataclasses
 import inspect
+import os
 import shutil
 import sys
+import tempfile
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -302,11 +305,34 @@ def stories(namespace: Mapping[str, Any]) -> dict[str, Story]:
 
 
 def tell(told: Mapping[str, Story]) -> None:
-    """Run as the program of a story module: GPUS DIRECTORY STORY; "" runs all of them, each on a node of its own."""
+    """Run as the program of a story module: DIRECTORY [STORY …], by default all.
 
-    async def main(gpus: str, directory: str, story: str) -> None:
-        for name in [story] if story else told:
-            async with running(Path(gpus), Path(directory)) as node:
-                await told[name](node)
+    Each story has GPUs and a process of its own, because NVML remembers what it has seen. The processes are forked after
+    the imports, which take longer than most stories.
+    """
+    directory, *names = sys.argv[1:]
+    failed = [name for name in names or told if not _succeeds(told[name], Path(directory))]
+    sys.exit(f"failed: {', '.join(failed)}" if failed else 0)
 
-    asyncio.run(main(*sys.argv[1:]))
+
+def _succeeds(story: Story, directory: Path) -> bool:
+    child = os.fork()
+    if child:
+        return os.waitpid(child, 0)[1] == 0
+    code = 1
+    try:
+        asyncio.run(_tell(story, directory))
+        code = 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        sys.stderr.flush()
+        os._exit(code)
+
+
+async def _tell(story: Story, directory: Path) -> None:
+    with tempfile.TemporaryDirectory(dir=directory) as scratch:
+        gpus = simulated.create(Path(scratch) / "gpus")
+        os.environ["SIMGPU_DIR"] = str(gpus)
+        async with running(gpus, directory / "node") as node:
+            await story(node)

@@ -1,4 +1,4 @@
-"""Mode changes beyond the pairs of modes, each case on its own node. Run as a program: GPUS DIRECTORY STORY."""
+"""Mode changes beyond the pairs of modes, each case on its own node. Run as a program: DIRECTORY [STORY …]."""
 
 from __future__ import annotations
 

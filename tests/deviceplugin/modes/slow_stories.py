@@ -1,4 +1,4 @@
-"""Slow or failing files, disks and drivers, each case on its own node. Run as a program: GPUS DIRECTORY STORY."""
+"""Slow or failing files, disks and drivers, each case on its own node. Run as a program: DIRECTORY [STORY …]."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mode changes. Each runs in a separate process with the simulated driver."""
+"""Mode changes, on the simulated driver."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from tests.deviceplugin import simulated
-from tests.deviceplugin.modes import first_looks, modes_stories, modes_table, slow_stories
+from tests.deviceplugin.modes import modes_table
 
 pytestmark = pytest.mark.slow
 
 
-def run(program: str, gpus: Path, directory: Path, name: str) -> None:
+def run(program: str, gpus: Path, *arguments: str | Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", f"tests.deviceplugin.modes.{program}", gpus, directory / "node", name],
+        [sys.executable, "-m", f"tests.deviceplugin.modes.{program}", *arguments],
         env=simulated.environment(gpus),
         capture_output=True,
         text=True,
@@ -30,25 +30,9 @@ def run(program: str, gpus: Path, directory: Path, name: str) -> None:
     "event", [name if name == "nothing" else pytest.param(name, marks=pytest.mark.slow) for name in modes_table.EVENTS]
 )
 def test_each_mode_changes_to_each_other_mode(gpus: Path, short_path: Path, event: str) -> None:
-    run("modes_table", gpus, short_path, event)
+    run("modes_table", gpus, gpus, short_path / "node", event)
 
 
-@pytest.mark.parametrize("story", list(modes_stories.STORIES))
-def test_modes_story(gpus: Path, short_path: Path, story: str) -> None:
-    run("modes_stories", gpus, short_path, story)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("story", list(first_looks.STORIES))
-def test_modes_with_gpus_that_cannot_be_read_completely(gpus: Path, short_path: Path, story: str) -> None:
-    run("first_looks", gpus, short_path, story)
-
-
-@pytest.mark.parametrize("story", list(slow_stories.STORIES))
-def test_modes_with_slow_or_failing_setup(gpus: Path, short_path: Path, story: str) -> None:
-    run("slow_stories", gpus, short_path, story)
-
-
-def test_mig_devices_for_shares(gpus: Path, short_path: Path) -> None:
-    """All stories in one process: starting one costs more than most stories."""
-    run("mig_stories", gpus, short_path, "")
+@pytest.mark.parametrize("program", ["modes_stories", "first_looks", "slow_stories", "mig_stories"])
+def test_all_stories_of_a_program(simulation: None, short_path: Path, program: str) -> None:
+    run(program, short_path, short_path)
