@@ -22,6 +22,7 @@ from deviceplugin.host import kernel_process
 from deviceplugin.state.node_state import Observable
 from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
 from gpushare import borrowing, contract, pod
+from gpushare.cluster import retrying
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 
@@ -95,9 +96,7 @@ class GpuOwners:
         while True:
             self._wake.clear()
             await self.step()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SECONDS):
-                    await self._wake.wait()
+            await retrying.wait(self._wake, SECONDS)
 
     async def step(self) -> None:
         known = self._pods()
