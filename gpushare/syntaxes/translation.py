@@ -14,8 +14,7 @@ from typing import Final
 from gpushare import caps, errors, pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import aliyun, gpustack, hami, kai, kubeshare, volcano
-from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Spelling
+from gpushare.syntaxes.spelling import Marks, Spelling
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
