@@ -146,6 +146,4 @@ class GpuOwners:
         others = [uuid for uuid in uuids if self.of(uuid) == contract.OTHER_OWNER]
         if not others:
             return ""
-        return (
-            f"{', '.join(others)} belongs to another device plugin, and no placeholder has it: wait, or delete the pod"
-        )
+        return f"{', '.join(others)} belongs to another device plugin, not to a placeholder: wait, or delete the pod"

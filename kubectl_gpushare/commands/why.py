@@ -59,10 +59,8 @@ def explained(
     try:
         snapshot = chosen_source.everything(origin, [manifest])
     except plugin_errors.KubectlForbidden as error:
-        said = pod.annotations_of(manifest).get(contract.REASON)
-        raise plugin_errors.KubectlForbidden(
-            f'{error}; pod "{name}" was told: {said}' if said else str(error)
-        ) from error
+        said = pod.annotations_of(manifest).get(contract.REASON, "")
+        raise plugin_errors.KubectlForbidden(f"{error}; the pod's reason: {said}" if said else str(error)) from error
     described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
         wrong = inputs.misspelt(manifest)
