@@ -11,7 +11,7 @@ import textwrap
 from typing import Final
 
 from gpushare import contract
-from gpushare.syntaxes.marks import Marks
+from gpushare.syntaxes.spelling import Marks
 from gpushare.syntaxes.translation import SYNTAXES, Syntax
 
 _MAX_LINE: Final = 120

@@ -29,7 +29,7 @@ from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Wake
 from gpushare import contract, pod
-from gpushare.cluster import api_client, api_errors
+from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.daemon import lifecycle, probes
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
@@ -73,9 +73,7 @@ async def wait_for_driver(settings: AgentSettings, daemon: lifecycle.Daemon) -> 
                 if str(error) != problem:
                     logger.warning("No driver found", extra={"err": str(error)})
                 problem = str(error)
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(DRIVER_RETRY_SECONDS):
-                    await daemon.stopping.wait()
+            await retrying.wait(daemon.stopping, DRIVER_RETRY_SECONDS)
     return None
 
 

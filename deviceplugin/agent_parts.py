@@ -6,8 +6,6 @@ travels as observable values (`NodeState`) and as events that wake loops (`Wake`
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import dataclasses
 import functools
 import os
@@ -29,11 +27,10 @@ from deviceplugin.report import (
     gpunode_status,
     node_writers,
     share_metrics,
-    startup_taints,
 )
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
-from gpushare.cluster import informer, object_store
+from gpushare.cluster import informer, object_store, retrying
 from gpushare.daemon import probes
 from gpushare.gpunode import Condition, Gpu
 from gpushare.modes.hardware_gpu import HardwareGpu
@@ -184,7 +181,7 @@ class ReportParts:
         self.capacity = node_writers.NodeCapacity(
             api, node_name=name, allocatable=state.allocatable, written=cluster.configuration.memory_capacity
         )
-        startup = startup_taints.StartupTaints(
+        startup = node_writers.StartupTaints(
             api, node_name=name, taints=cluster.configuration.taints, is_ready=self._is_reported
         )
         cluster.configuration.node.subscribe(lambda _: startup.wake.set())
@@ -236,16 +233,14 @@ class ReportParts:
         """Whether the GPUNode has the GPUs, the kubelet the plugins, and the Node the resources, some seconds later."""
         state = self._state
         is_registered = state.advertised.value.keys() <= state.registered.value
-        wanted = startup_taints.resources(state.advertised.value, state.allocatable.value)
+        wanted = node_writers.resources(state.advertised.value, state.allocatable.value)
         return self.status.written and is_registered and wanted <= self._offered()
 
     async def _write_status(self) -> None:
         # The first status must contain the GPUs' modes, and, if possible, the audit: a thousand agents that start
         # should not write twice each.
         await self._state.published.wait()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(AUDITED_SECONDS):
-                await self._audited.wait()
+        await retrying.wait(self._audited, AUDITED_SECONDS)
         await self.status.run(self._informed)
 
 

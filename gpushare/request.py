@@ -143,18 +143,14 @@ def _reject_contradictions(request: Request) -> None:
         has = "a MIG device has its own memory" if kind == Isolation.MIG else "nothing enforces a limit"
         said = f'cannot be combined with {contract.MEMORY_LIMIT}, as {has}: remove one of them, or write "arbiter"'
     elif kind == Isolation.MPS and request.latency:
-        said = (
-            f'has no turns in which a pod with {contract.LATENCY} could go first: remove one of them, or write "auto"'
-        )
+        said = f'has no turns in which a pod with {contract.LATENCY} could go first: remove one, or write "auto"'
     elif kind == Isolation.MIG and request.group_size.is_gang:
         said = f"cannot be combined with {contract.GROUP}, as MIG devices cannot exchange data: remove one of them"
     elif kind == Isolation.MIG and len(request.demands) > 1:
         said = f"gives a pod one MIG device: have its containers use it together ({contract.CONTAINER})"
     elif kind in {Isolation.MPS, Isolation.MIG} and any(demand.gpus > 1 for demand in request.demands):
         part = "one MPS daemon" if kind == Isolation.MPS else "one MIG device"
-        said = (
-            f'cannot be combined with {contract.GPUS}, as a process can use {part}: write "arbiter", or ask for 1 GPU'
-        )
+        said = f'cannot be combined with {contract.GPUS}, as a process can use {part}: write "arbiter", or use 1 GPU'
     if said:
         raise errors.RequestError(contract.ISOLATION, kind, said)
 

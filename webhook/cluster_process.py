@@ -30,8 +30,7 @@ from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import TouchedNodes
 from webhook.metrics import Metrics
-from webhook.placer import Placer
-from webhook.room import RoomMaker
+from webhook.placer import Placer, RoomMaker
 from webhook.store.api_store import ApiStore
 from webhook.store.reservation import Reservation
 from webhook.webhook_settings import WebhookSettings

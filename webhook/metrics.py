@@ -27,17 +27,13 @@ class Metrics:
             registry=self.registry,
         )
         self._writes = self._labelled("gpushare_webhook_ledger_writes", "Writes of a GPUNode.", result=RESULTS)
-        self._changes = self._counted(
-            "gpushare_webhook_ledger_changes", "Changes in those writes; a write may have several."
-        )
+        self._changes = self._counted("gpushare_webhook_ledger_changes", "Changes in those writes, often several.")
         self._kept = self._labelled(
             "gpushare_placer_allocations",
             "Allocations that the placer of this process confirmed, released, expired or restored.",
             change=CHANGES,
         )
-        self.conflicted = self._counted(
-            "gpushare_webhook_conflicts", "Placements whose GPUs were taken before they were written."
-        )
+        self.conflicted = self._counted("gpushare_webhook_conflicts", "Placements whose GPUs were taken meanwhile.")
         self.placed = self._counted("gpushare_placer_placed", "Gated pods that this process has placed.")
         self.replaced = self._counted("gpushare_placer_replaced", "Stuck pods that were evicted to be recreated.")
         self.preempted = self._counted(

@@ -7,13 +7,14 @@ would waste work but do no harm.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
 from collections.abc import Callable
 from typing import Final
 
+from gpushare.cluster import retrying
+from gpushare.refusal import Refusal
 from webhook.controllers.allocation_controller import AllocationController
 from webhook.controllers.borrow.borrow_controller import BorrowController
 from webhook.controllers.demand.demand_controller import DemandController
@@ -31,6 +32,35 @@ logger = logging.getLogger(__name__)
 RESYNC_SECONDS: Final = 30.0  # for writes that the API server rejected, which no event announces again
 MIN_PAUSE_SECONDS: Final = 0.2  # changes within this time share a round
 MAX_PAUSE_SECONDS: Final = 2.0  # rounds are long while the API server is slow, and shares must still be released
+Refusals = list[tuple[Pod, Refusal]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class RoomMaker:
+    """The steps that are turned on for pods that fit nowhere: a borrowed GPU, the place of others, then a new node.
+
+    Each step gets only the pods that the one before does nothing for, so no pod is evicted while a GPU is lent. A pod
+    whose placeholder stays unbound for long goes on to the next step, and one that preempts already borrows nothing.
+    """
+
+    borrow: BorrowController | None
+    preemptor: Preemptor | None
+    demand: DemandController | None
+
+    async def reconcile(self, waiting: Refusals) -> Refusals:
+        """Make room for the pods that wait; return them, with what is done for each or why nothing is."""
+        asked: Refusals = []
+        if self.borrow is not None:
+            preempting = self.preemptor.nominated_uids() if self.preemptor is not None else frozenset[str]()
+            asked, others = await self.borrow.reconcile(
+                [entry for entry in waiting if entry[0].ref.uid not in preempting]
+            )
+            waiting = [*(entry for entry in waiting if entry[0].ref.uid in preempting), *others]
+        if self.preemptor is not None:
+            waiting = await self.preemptor.reconcile(waiting)
+        if self.demand is not None:
+            waiting = await self.demand.reconcile(waiting)
+        return [*asked, *waiting]
 
 
 @dataclasses.dataclass(eq=False)
@@ -75,9 +105,7 @@ class Placer:
             await self.step()
 
     async def step(self) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(self._pause_seconds):
-                await self._woken.wait()
+        await retrying.wait(self._woken, self._pause_seconds)
         started = time.monotonic()
         self._woken.clear()
         self._pause_seconds = RESYNC_SECONDS

@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Final
 
 from deviceplugin.arbiter import socket_server
-from deviceplugin.arbiter.agent_channel import AgentChannel
-from deviceplugin.arbiter.departed_shares import DepartedShares
+from deviceplugin.arbiter.agent_channel import AgentChannel, DepartedShares
 from deviceplugin.arbiter.messages import ArbiterReady, Channel, Message
 from deviceplugin.arbiter.orphans import Orphans
 from deviceplugin.arbiter.share_ledgers import ShareLedgers

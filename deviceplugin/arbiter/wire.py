@@ -87,9 +87,7 @@ def check_version(data: bytes, version: int) -> None:
     """Raise ProtocolVersionError unless the message has the negotiated version."""
     _, spoken, _, _, _ = _HEADER.unpack_from(data)
     if spoken != version:
-        sentence = (
-            f"the library sent a message in version {spoken} of the protocol after version {version} was agreed on"
-        )
+        sentence = f"the library sent a message in version {spoken}, after version {version} was agreed on"
         raise ProtocolVersionError(sentence, version)
 
 

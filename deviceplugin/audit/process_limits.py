@@ -237,9 +237,7 @@ def _check_shares(
         differs = share.reason if ("share", *place) in suspects else ""
         reason = _got_around(around[place]) or differs or (share.overuse.sentence if share.overuse is not None else "")
         more = quantity.format_bytes(share.beyond_bytes)
-        memory = (
-            f"including contexts, it uses {more} more than its limit: it gets no more memory until it frees that much"
-        )
+        memory = f"including contexts, it exceeds its limit by {more}: it gets no more memory until it frees that much"
         shares.append(
             dataclasses.replace(
                 share,

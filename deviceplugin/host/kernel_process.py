@@ -243,9 +243,7 @@ _POD_PARENT: Final = re.compile(r"(?:[a-zA-Z0-9_.]+-)*kubepods(?:[-.].*)?|pod[0-
 
 IN_NO_POD: Final = Refusal("this process is not in a container of a pod")
 IN_SEVERAL: Final = Refusal("this process is in the cgroups of several containers at once")
-NOT_UNDERSTOOD: Final = Refusal(
-    "this process is in a pod's cgroup, but the agent does not recognize its container's cgroup"
-)
+NOT_UNDERSTOOD: Final = Refusal("this process is in a pod's cgroup, but the agent does not recognize its container's")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

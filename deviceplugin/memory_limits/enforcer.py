@@ -348,9 +348,7 @@ def clear(places: Sequence[Place]) -> frozenset[Place]:
                 kept.add((gpu, cgroup))
             elif cgroup.exists() and not plan.is_clear(nvml_limits.read(gpu, cgroup)):
                 nvml_limits.write(gpu, cgroup, hard_bytes=nvml_limits.NO_LIMIT)
-                logger.info(
-                    "Cleared the driver's memory limit of an ended share", extra={"gpu": gpu, "cgroup": str(cgroup)}
-                )
+                logger.info("Cleared the memory limit of an ended share", extra={"gpu": gpu, "cgroup": str(cgroup)})
         except NvmlError as error:
             if cgroup.exists():
                 kept.add((gpu, cgroup))

@@ -22,6 +22,7 @@ from deviceplugin.host import kernel_process
 from deviceplugin.state.node_state import Observable
 from deviceplugin.state.pod_resources import ContainerDevices, PodResourcesError
 from gpushare import borrowing, contract, pod
+from gpushare.cluster import retrying
 from gpushare.gpunode import GpuNode
 from gpushare.pod import PodJson
 
@@ -95,9 +96,7 @@ class GpuOwners:
         while True:
             self._wake.clear()
             await self.step()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SECONDS):
-                    await self._wake.wait()
+            await retrying.wait(self._wake, SECONDS)
 
     async def step(self) -> None:
         known = self._pods()
@@ -147,6 +146,4 @@ class GpuOwners:
         others = [uuid for uuid in uuids if self.of(uuid) == contract.OTHER_OWNER]
         if not others:
             return ""
-        return (
-            f"{', '.join(others)} belongs to another device plugin, and no placeholder has it: wait, or delete the pod"
-        )
+        return f"{', '.join(others)} belongs to another device plugin, not to a placeholder: wait, or delete the pod"

@@ -7,7 +7,6 @@ the GPU, and published after it.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 from collections.abc import Awaitable, Callable, Mapping
@@ -24,7 +23,7 @@ from deviceplugin.state import node_state
 from deviceplugin.state.advertisement import DelayedDecrease
 from deviceplugin.state.gpunode_copy import GpuNodeCopy, NodeEvents
 from gpushare import contract
-from gpushare.cluster import api_errors
+from gpushare.cluster import api_errors, retrying
 from gpushare.config import config_choice
 from gpushare.config.node_settings import NodeSettings
 from gpushare.gpunode import GpuNode, Mode
@@ -107,9 +106,7 @@ class ModeReconciler:
         while True:
             self._wake.clear()
             pause_seconds = await self.step()
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    await self._wake.wait()
+            await retrying.wait(self._wake, pause_seconds)
 
     async def step(self) -> float:
         """Make the changes that are possible now; return the longest pause before the next step, in seconds."""

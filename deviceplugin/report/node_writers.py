@@ -1,4 +1,4 @@
-"""Writes the GPU labels of the Node and its capacity of `gpushare.io/gpu-memory`.
+"""Writes the GPU labels of the Node and its capacity of `gpushare.io/gpu-memory`, and removes its start-up taint.
 
 An annotation of the Node lists the labels that we wrote. A label that is not listed belongs to another writer, such as
 NVIDIA's own feature discovery or an administrator. It stays as it is, because two writers of one label would overwrite
@@ -12,7 +12,7 @@ import contextlib
 import dataclasses
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence, Sized
 from pathlib import Path
 from typing import Any, Final
 
@@ -185,9 +185,6 @@ class LabelWriter:
         logger.info("Labelled the node", extra={"labels": body["metadata"]["labels"]})
 
 
-AGAIN_SECONDS: Final = 5.0  # after a write that failed
-
-
 @dataclasses.dataclass(frozen=True, slots=True)
 class NodeCapacity:
     """The writer. written: returns the Node's capacity, None if unknown. wake: set when that may have changed."""
@@ -201,17 +198,8 @@ class NodeCapacity:
 
     async def run(self) -> None:
         self.allocatable.wake(self.wake)
-        while True:
-            self.wake.clear()
-            pause_seconds = None
-            try:
-                await self.step()
-            except api_errors.ClusterError as error:
-                logger.warning("Could not write the node's capacity", extra={"err": str(error)})
-                pause_seconds = AGAIN_SECONDS
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(pause_seconds):
-                    await self.wake.wait()
+        trouble = "Could not write the node's capacity"
+        await retrying.run_on_wakeup(self.wake, self.step, trouble=trouble, logger=logger)
 
     async def step(self) -> None:
         present, wanted = self.written(), self.allocatable.value.get(contract.RESOURCE_MEMORY)
@@ -223,3 +211,65 @@ class NodeCapacity:
         body = {"status": {"capacity": {contract.RESOURCE_MEMORY: str(wanted)}}}
         await self.api.patch(f"/api/v1/nodes/{self.node_name}/status", body)
         logger.info("Wrote the node's capacity", extra={"resource": contract.RESOURCE_MEMORY, "bytes": wanted})
+
+
+TAINTED_SECONDS: Final = 2.0  # while a taint waits for the GPUNode, or the API server rejects its removal
+Taints = Sequence[Mapping[str, Any]]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class StartupTaints:
+    """Removes the start-up taint from the agent's own Node once its GPUs are offered and reported.
+
+    An autoscaler starts a node with the taint. Without it, pods could come before the agent: the autoscaler would see a
+    ready node without GPUs and start another one. Only the taints of the contract are removed, and only as they were
+    read. taints: of the Node, None while unknown. is_ready: whether GPUNode and resources are there. wake: set when the
+    Node has changed.
+    """
+
+    api: api_client.ApiClient
+    _: dataclasses.KW_ONLY
+    node_name: str
+    taints: Callable[[], Taints | None]
+    is_ready: Callable[[], bool]
+    wake: asyncio.Event = dataclasses.field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        while True:
+            self.wake.clear()
+            pause_seconds = None
+            body = taint_patch(self.taints() or ())
+            if body is not None:
+                pause_seconds = TAINTED_SECONDS
+                if self.is_ready():
+                    await self._write(body)
+            await retrying.wait(self.wake, pause_seconds)
+
+    async def _write(self, body: Sequence[Mapping[str, Any]]) -> None:
+        try:
+            await self.api.patch(f"/api/v1/nodes/{self.node_name}", body, api_client.JSON_PATCH)
+        except api_errors.ClusterError as error:
+            logger.warning("Could not remove the node's start-up taint", extra={"err": str(error)})
+        else:
+            logger.info("Removed the node's start-up taint", extra={"node": self.node_name})
+
+
+def resources(advertised: Mapping[str, Sized], allocatable: Mapping[str, int]) -> frozenset[str]:
+    """Return the resources that pods will find on the Node: those with devices, and those with an amount.
+
+    The kubelet knows a plugin some seconds before it writes the Node's status. Until then an autoscaler sees a ready
+    node without GPUs.
+    """
+    amounts = {name for name, amount in allocatable.items() if amount}
+    return frozenset({name for name, devices in advertised.items() if len(devices)} | amounts)
+
+
+def taint_patch(taints: Taints) -> list[dict[str, Any]] | None:
+    """Return the JSON Patch that removes the start-up taints if the others are unchanged; None if there is none."""
+    rest = [taint for taint in taints if taint.get("key") not in contract.STARTUP_TAINTS]
+    if len(rest) == len(taints):
+        return None
+    return [
+        {"op": "test", "path": "/spec/taints", "value": list(taints)},
+        {"op": "replace", "path": "/spec/taints", "value": rest},
+    ]

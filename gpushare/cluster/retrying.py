@@ -7,6 +7,7 @@ nodes at the same moment, and they must not all retry at the same moment.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import random
 from collections.abc import Awaitable, Callable
@@ -25,6 +26,13 @@ def pause_seconds(
     """
     end = min(most_seconds, first_seconds * 2.0 ** min(failures - 1, 62))
     return end * (0.1 + 0.9 * draw())
+
+
+async def wait(event: asyncio.Event, seconds: float | None) -> None:
+    """Wait until the event is set, at most so many seconds if it is not None."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):  # `wait_for` of Python 3.11 can swallow a cancellation
+            await event.wait()
 
 
 FIRST_PAUSE_SECONDS: Final = 0.5

@@ -14,9 +14,8 @@ import math
 import operator
 from collections.abc import Callable, Iterable, Mapping
 
-from gpushare.nodefilters import label_index, pod_key, selectors
-from gpushare.nodefilters.label_index import NONE, Postings, Rows, Values
-from gpushare.nodefilters.node_index import NodeIndex
+from gpushare.nodefilters import node_index, pod_key, selectors
+from gpushare.nodefilters.node_index import NONE, NodeIndex, Postings, Rows, Values
 from gpushare.nodefilters.node_info import NodeSpec, PodInfo
 from gpushare.nodefilters.pod_key import PodAffinity, PodKey, Spread, Term
 from gpushare.nodefilters.selectors import Selector
@@ -71,7 +70,7 @@ class PodClasses:
         if term.every_namespace or (term.is_vague and when_vague):
             known = self._labels.every_row
         else:
-            known = label_index.union(map(self._namespaces.rows, term.namespaces))
+            known = node_index.union(map(self._namespaces.rows, term.namespaces))
         return known and known & self._labels.matching(term.selector)
 
     def staying(self, namespace: str, selector: Selector) -> Rows:
@@ -82,14 +81,14 @@ class PodClasses:
     def nodes(self, groups: Rows) -> Rows:
         """Return the nodes that run a pod of these groups."""
         node_rows: set[int] = set()
-        for row in label_index.row_numbers(groups):
+        for row in node_index.row_numbers(groups):
             node_rows.update(self._on[row])
-        return label_index.of_rows(node_rows)
+        return node_index.of_rows(node_rows)
 
     def counts(self, groups: Rows) -> Mapping[int, int]:
         """Return how many pods of these groups each node has, by row."""
         counts: dict[int, int] = collections.defaultdict(int)
-        for row in label_index.row_numbers(groups):
+        for row in node_index.row_numbers(groups):
             for node_row, count in self._on[row].items():
                 counts[node_row] += count
         return counts
@@ -131,7 +130,7 @@ def rules(
         said = f"cannot mount the pod's claim {missing}, which does not exist"
         affinity_rules.append(AffinityRule(NONE, lambda _: said))
     if full:
-        closed = label_index.of_rows(nodes.row(name) for name in full if name in nodes)
+        closed = node_index.of_rows(nodes.row(name) for name in full if name in nodes)
         affinity_rules.append(AffinityRule(nodes.labels.every_row & ~closed, lambda node: str(full[node.name])))
     affinity_rules += [
         AffinityRule(nodes.matching(reached[0]), functools.partial(_fixed_reason, reached[1]))
@@ -164,7 +163,7 @@ def _near(asked: PodAffinity, nodes: NodeIndex, groups: PodClasses) -> AffinityR
     )
     rows = nodes.labels.every_row
     for key, values in hit.items():
-        rows &= nodes.labels.having(key) if is_first else label_index.union(values.values())
+        rows &= nodes.labels.having(key) if is_first else node_index.union(values.values())
 
     def why(node: NodeSpec) -> str:
         for key, values in hit.items():
@@ -187,7 +186,7 @@ def _repelling_domains(
         if not meant:
             continue
         own = itself.node if itself is not None and itself.anti_affinity == terms else None
-        there = label_index.of_rows(nodes.row(name) for name in holders if holders[name] > (name == own))
+        there = node_index.of_rows(nodes.row(name) for name in holders if holders[name] > (name == own))
         repelled += [(term, there) for term in meant if there]
     return repelled
 
@@ -198,7 +197,7 @@ def _excluding(far: Iterable[tuple[Term, Rows]], nodes: NodeIndex, said: str) ->
     for term, there in far:
         by_key[term.topology_key] |= there
     hit = {key: _around(key, there, nodes) for key, there in by_key.items()}
-    closed = label_index.union(rows for values in hit.values() for rows in values.values())
+    closed = node_index.union(rows for values in hit.values() for rows in values.values())
 
     def why(node: NodeSpec) -> str:
         key, value = next((key, value) for key, value in node.labels.items() if value in hit.get(key, ()))
@@ -249,7 +248,7 @@ def _spread(rule: Spread, asked: PodAffinity, shape: PodKey, nodes: NodeIndex, g
             rows |= having
     if is_pinned_too:
         crowded = (row for row, count in here.items() if eligible >> row & 1 and count + itself > rule.max_skew)
-        rows &= ~label_index.of_rows(crowded)
+        rows &= ~node_index.of_rows(crowded)
         if itself > rule.max_skew:
             rows = NONE
 

@@ -13,10 +13,9 @@ from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Seq
 from typing import Final
 
 from gpushare import contract
-from gpushare.nodefilters import affinity_rules, label_index, node_info, pod_requests, volumes
+from gpushare.nodefilters import affinity_rules, node_index, node_info, pod_requests, volumes
 from gpushare.nodefilters.affinity_rules import PodClasses
-from gpushare.nodefilters.label_index import Rows
-from gpushare.nodefilters.node_index import NodeIndex, StaticCandidates
+from gpushare.nodefilters.node_index import NodeIndex, Rows, StaticCandidates
 from gpushare.nodefilters.node_info import NodeInfo, NodeSpec, PodInfo
 from gpushare.nodefilters.pod_key import PodAffinity, PodKey, Term
 from gpushare.nodefilters.volume_filters import AttachFilter, VolumeReach
@@ -106,7 +105,7 @@ class NodeFilter:
         """
         yield from nodes - self._nodes.keys()
         passing = self._passing & self._verdicts.candidates().rows
-        for row in label_index.row_numbers(self._nodes.labels.every_row & ~(passing & self._sure())):
+        for row in node_index.row_numbers(self._nodes.labels.every_row & ~(passing & self._sure())):
             name = self._nodes.at(row).name
             if not passing >> row & 1 or not self.fits(name):
                 yield name
@@ -132,7 +131,7 @@ class SchedulerCache:
         self._attaching = AttachFilter()
         self._reach = VolumeReach()
         self._verdicts: collections.OrderedDict[PodKey, FilterResults] = collections.OrderedDict()
-        self._offering: Rows = label_index.NONE  # nodes that `_offers`, but for those of `_changed`
+        self._offering: Rows = node_index.NONE  # nodes that `_offers`, but for those of `_changed`
         self._changed: set[str] = set()
 
     def node_spec(self, name: str) -> NodeSpec | None:
@@ -273,7 +272,7 @@ class SchedulerCache:
         """Return the nodes that only a lack of CPU, memory or pods, an affinity rule or a static filter can reject."""
         is_plain = own is None and not shape.ports and not (shape.own and self._nodes.doubled)
         if not is_plain or not _COUNTED.issuperset(dict(shape.amounts)):
-            return label_index.NONE
+            return node_index.NONE
         for name in self._changed & self._nodes.keys():
             row = 1 << self._nodes.row(name)
             self._offering = self._offering | row if self._offers(name) else self._offering & ~row

@@ -96,9 +96,7 @@ def _rights(facts: ClusterFacts) -> Iterator[Finding]:
     "the agent is a device plugin and needs host paths and the host's PID namespace",
 )
 def _system_namespace(facts: ClusterFacts) -> Iterator[Finding]:
-    level = next(
-        (_level(namespace) for namespace in facts.of("Namespace") if objects.name(namespace) == _SYSTEM), "privileged"
-    )
+    level = next((_level(item) for item in facts.of("Namespace") if objects.name(item) == _SYSTEM), "privileged")
     if level not in _LIMITING:
         return
     if facts.installing:
@@ -185,10 +183,7 @@ def _system_quota(facts: ClusterFacts) -> Iterator[Finding]:
     for quota in facts.system("ResourceQuota"):
         hard = at(quota, "spec", "hard") or {}
         if "limits.cpu" in hard:
-            found = (
-                f"the ResourceQuota {objects.name(quota)} of {_SYSTEM} has limits.cpu, but gpushare's "
-                "pods set no CPU limit"
-            )
+            found = f"ResourceQuota {objects.name(quota)} of {_SYSTEM} has limits.cpu; gpushare's pods set no CPU limit"
             remedy = "remove limits.cpu from it, or give the namespace a LimitRange with a default"
             command = f"kubectl --namespace {_SYSTEM} edit resourcequota {names([objects.name(quota)], 'NAME')}"
             yield Finding(Severity.WARNING, found, (f"namespace/{_SYSTEM}",), remedy, (command,))
@@ -204,17 +199,11 @@ def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
         name = objects.name(configuration)
         engine = next((label for word, label in _POLICY_ENGINES.items() if word in name), "")
         if engine:
-            found = (
-                f"{engine} validates pods: a rule against host paths, hostPID or added capabilities would reject "
-                "the agent's"
-            )
+            found = f"{engine} validates pods: rules against host paths or capabilities would reject the agent's"
             remedy = f"exempt the namespace {_SYSTEM} from such rules"
             yield Finding(Severity.INFO, found, (f"mutatingwebhookconfiguration/{name}",), remedy)
         elif name != contract.WEBHOOK_CONFIGURATION and any(map(_blocks_our_pods, entries(configuration, "webhooks"))):
-            found = (
-                f"{name} fails closed for every pod, including those of {_SYSTEM}: while it is down, none of "
-                "them can be recreated"
-            )
+            found = f"{name} fails closed for every pod: while it is down, none of {_SYSTEM} can be recreated"
             remedy = f"exclude {_SYSTEM} in its namespaceSelector"
             yield Finding(Severity.INFO, found, (f"mutatingwebhookconfiguration/{name}",), remedy)
 
@@ -236,10 +225,7 @@ def _network(facts: ClusterFacts) -> Iterator[Finding]:
     version = facts.fact(facts.version, "version")
     plugins = {objects.name(daemon_set) for daemon_set in facts.known("DaemonSet")}
     if "-gke." in version:
-        found = (
-            "GKE: on private nodes the control plane reaches only ports 443 and 10250, but the webhook listens on "
-            f"{_PORT}"
-        )
+        found = f"GKE: on private nodes the control plane reaches ports 443 and 10250, but not the webhook's {_PORT}"
         remedy = "if the nodes are private, open the port from the control plane's range to the nodes"
         command = (
             "gcloud compute firewall-rules create gpushare-webhook --direction INGRESS --network NETWORK "

@@ -36,9 +36,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         concerned = software_rules.on_nodes(workload, machines)
         owned |= {*concerned}
         if concerned:
-            found = (
-                f"{plugin.name} ({software_rules.workload_name(workload)}) allocates the GPUs of {counted(concerned)}"
-            )
+            found = f"{plugin.name} ({software_rules.workload_name(workload)}) allocates GPUs of {counted(concerned)}"
             remedy = "keep it off these nodes" + (
                 ", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)
             )
@@ -59,9 +57,7 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         and str(at(machine, "status", "allocatable", _GPU) or "0") != "0"
     ]
     if others:
-        found = (
-            f"an unknown component advertises {_GPU} on {counted(others)}, perhaps a device plugin in the node's image"
-        )
+        found = f"an unknown component advertises {_GPU} on {counted(others)}, perhaps a plugin in the node's image"
         remedy = "find it in the system or the node's image, and disable it"
         commands = [
             "kubectl get daemonsets --all-namespaces -o wide",
@@ -164,14 +160,8 @@ def _likely_injection(facts: ClusterFacts, rest: list[Json]) -> Iterator[Finding
     if any(name.startswith("cdi") for name in strategies(facts.plan)):
         yield from _by_cdi(facts, rest)
     elif operator_with_cdi(facts):
-        found = (
-            "the GPU Operator injects devices by CDI, but gpushare is configured to use an environment "
-            "variable, which is ignored"
-        )
-        remedy = (
-            "install the component cdi, and set deviceListStrategy to cdi-cri in the configurations "
-            "(docs/configuration.md, flags)"
-        )
+        found = "the GPU Operator injects devices by CDI, and ignores the environment variable that gpushare uses"
+        remedy = "install the component cdi, and set deviceListStrategy to cdi-cri (docs/configuration.md, flags)"
         yield Finding(Severity.BLOCKING, found, subjects(rest), remedy, (_WITH_CDI,))
     elif wanted:
         return
@@ -221,10 +211,7 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
     for policy in policies:
         env = {str(entry.get("name")): str(entry.get("value")) for entry in entries(policy, "spec", "toolkit", "env")}
         if env.get(_UNPRIVILEGED, "true").lower() != "false":
-            found = (
-                "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from any pod: an image that sets it "
-                "to all gets all GPUs"
-            )
+            found = "the GPU Operator's toolkit gives all GPUs to any image with NVIDIA_VISIBLE_DEVICES=all"
             remedy = (
                 f"set {_UNPRIVILEGED}=false and ACCEPT_NVIDIA_VISIBLE_DEVICES_AS_VOLUME_MOUNTS=true in toolkit.env, "
                 "and deviceListStrategy to volume-mounts or cdi-cri"
@@ -232,23 +219,12 @@ def _variable(facts: ClusterFacts) -> Iterator[Finding]:
             command = f"kubectl edit clusterpolicies.nvidia.com {names([objects.name(policy)], 'NAME')}"
             yield Finding(Severity.WARNING, found, (f"clusterpolicy/{objects.name(policy)}",), remedy, (command,))
         elif by_variable:
-            found = (
-                "the GPU Operator's toolkit accepts NVIDIA_VISIBLE_DEVICES from privileged pods only, but "
-                "gpushare is configured to use it"
-            )
-            remedy = (
-                "set deviceListStrategy to volume-mounts or cdi-cri in the configurations (docs/configuration.md, "
-                "flags)"
-            )
+            found = "the GPU Operator's toolkit accepts gpushare's NVIDIA_VISIBLE_DEVICES only from privileged pods"
+            remedy = "set deviceListStrategy to volume-mounts or cdi-cri (docs/configuration.md, flags)"
             yield Finding(Severity.BLOCKING, found, (f"clusterpolicy/{objects.name(policy)}",), remedy)
     if not policies:
-        found = (
-            "a file on each node, which the API server does not show, decides which pods may set NVIDIA_VISIBLE_DEVICES"
-        )
-        remedy = (
-            "check on a node: true or unset gives any image all GPUs; false requires deviceListStrategy volume-mounts "
-            "or cdi-cri"
-        )
+        found = "a file on each node, which is not in the API server, decides which pods may set NVIDIA_VISIBLE_DEVICES"
+        remedy = "check on a node: true or unset gives any image all GPUs; false requires volume-mounts or cdi-cri"
         command = "grep accept-nvidia-visible /etc/nvidia-container-runtime/config.toml # on a node"
         yield Finding(Severity.INFO, found, (), remedy, (command,))
 

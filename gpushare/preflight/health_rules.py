@@ -211,9 +211,7 @@ def _reached(facts: ClusterFacts) -> Iterator[Finding]:
     if trial.pod is not None:
         annotations = at(trial.pod, "metadata", "annotations") or {}
         if not {contract.ALLOCATION, contract.REASON} & set(annotations):
-            yield _missing(
-                "a pod that requests a share was admitted unchanged: no webhook or policy of gpushare reviews pods"
-            )
+            yield _missing("a pod that requests a share was admitted unchanged: nothing of gpushare reviews pods")
     elif "failed calling webhook" in trial.refusal and contract.WEBHOOK_NAME in trial.refusal:
         meaning, remedy, command = next(row[1:] for row in _CALL_FAILURES if row[0] in trial.refusal)
         found = f"{meaning}: {trial.refusal}"

@@ -95,10 +95,7 @@ def _taints(facts: ClusterFacts) -> Iterator[Finding]:
         named = [machines.name(item) for item in concerned]
         key = text.partition("=")[0].partition(":")[0]
         found = f"{counted(concerned)} with the taint {text}, which the agent does not tolerate"
-        remedy = (
-            f"add a toleration of {key} to the DaemonSet (in the chart's values or a kustomization), or remove "
-            "the taint"
-        )
+        remedy = f"tolerate {key} in the DaemonSet (in the chart's values or a kustomization), or remove the taint"
         command = f"kubectl taint node {names(named, 'NODE...')} {names([key], 'KEY')}-"
         yield Finding(severity_for(kept_off, chosen), found, subjects(concerned), remedy, (command,))
 
@@ -170,10 +167,7 @@ def _kubelet(facts: ClusterFacts) -> Iterator[Finding]:
     for name, is_one, root in _KUBELETS:
         concerned = [item for item in chosen if is_one(item)]
         if concerned and not mounted.startswith(f"{root}/"):
-            found = (
-                f"{counted(concerned)} of {name}, whose kubelet has its directory in {root}, but the agent mounts "
-                f"{mounted}"
-            )
+            found = f"{counted(concerned)} of {name}, whose kubelet uses {root}, but the agent mounts {mounted}"
             remedy = "set the directory when you install"
             command = f"./install.sh --kubelet-root {root}"
             yield Finding(severity_for(concerned, chosen), found, subjects(concerned), remedy, (command,))
@@ -201,9 +195,7 @@ def _runtime(facts: ClusterFacts) -> Iterator[Finding]:
                 f"{counted(concerned)} with containerd {versions.format_version(version)}; kubelets since 1.26 require "
                 f"{versions.format_version(versions.MIN_CONTAINERD)} or newer"
             )
-            remedy = (
-                f"update containerd; {versions.format_version(versions.MIN_CONTAINERD_CDI)} and newer also support CDI"
-            )
+            remedy = f"update containerd; {versions.format_version(versions.MIN_CONTAINERD_CDI)} and newer support CDI"
             yield Finding(Severity.WARNING, found, subjects(concerned), remedy)
 
 
@@ -225,9 +217,7 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
             f"{counted(old)} with a kernel older than {versions.format_version(versions.MIN_KERNEL_RESTORE)} "
             f"({listed(sorted({info(item, 'kernelVersion') for item in old}))}), which has no CAP_CHECKPOINT_RESTORE"
         )
-        remedy = (
-            "update the nodes' system; until then, delete the pods with shares on a node before you replace its agent"
-        )
+        remedy = "update the nodes' system; until then, delete a node's pods with shares before you replace its agent"
         yield Finding(Severity.WARNING, found, subjects(old), remedy)
 
 
@@ -237,9 +227,7 @@ def _kernel(facts: ClusterFacts) -> Iterator[Finding]:
     "in a guest the driver may not report memory per process, and the audit needs that",
 )
 def _virtual(facts: ClusterFacts) -> Iterator[Finding]:
-    guests = [
-        gpu_node for gpu_node in facts.gpu_nodes() if machines.labels(gpu_node).get("nvidia.com/vgpu.present") == "true"
-    ]
+    guests = [node for node in facts.gpu_nodes() if machines.labels(node).get("nvidia.com/vgpu.present") == "true"]
     if guests:
         found = f"{counted(guests)} whose GPUs are vGPUs of a hypervisor, which are not tested"
         remedy = "test on one of them that limits hold"

@@ -75,9 +75,7 @@ def workloads(facts: ClusterFacts, kind: str, table: Sequence[Software]) -> Iter
 def on_nodes(workload: Json, machines: Iterable[Json]) -> tuple[str, ...]:
     """Return the names of the nodes on which a DaemonSet's pods run, or would."""
     pods = Workload.from_manifest(workload)
-    return tuple(
-        objects.name(machine) for machine in machines if pods.selects(machine) and pods.repelled(machine) is None
-    )
+    return tuple(objects.name(node) for node in machines if pods.selects(node) and pods.repelled(node) is None)
 
 
 def workload_name(workload: Json) -> str:
@@ -109,10 +107,7 @@ def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
         found = f"{sharer.name} ({workload_name(workload)}) " + (
             f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"
         )
-        remedy = (
-            "run only one of the two on a node: keep it off these nodes, or remove the label that selects the agent"
-            * bool(concerned)
-        )
+        remedy = "keep one of the two off these nodes: remove the label that selects its agent" * bool(concerned)
         commands = _off(sharer.off_by, concerned)
         yield Finding(severity, found, tuple(f"node/{name}" for name in concerned), remedy, commands)
     groups = facts.groups or frozenset()
@@ -139,9 +134,7 @@ def _dra(facts: ClusterFacts) -> Iterator[Finding]:
     classes = sorted({objects.name(device_class) for device_class in facts.of("DeviceClass")} & _DRA_CLASSES)
     if classes:
         found = f"NVIDIA's DRA driver offers GPUs by the DeviceClass {' and '.join(classes)}"
-        remedy = (
-            "limit it to ComputeDomains (resources.gpus.enabled=false), or keep its kubelet plugin off gpushare's nodes"
-        )
+        remedy = "limit it to ComputeDomains (resources.gpus.enabled=false), or keep its plugin off gpushare's nodes"
         yield Finding(Severity.WARNING, found, tuple(f"deviceclass/{name}" for name in classes), remedy)
 
 
@@ -182,15 +175,10 @@ def _mig_on(facts: ClusterFacts) -> Iterator[Finding]:
         )
     ]
     if cut:
-        named = [objects.name(item) for item in cut]
         found = f"{counted(cut)} whose GPUs are partitioned by MIG"
-        remedy = (
-            "disable MIG where you want shares by annotation; otherwise use a configuration that keeps the "
-            "partitions (docs/mig.md)"
-        )
-        command = (
-            f"kubectl label node {names(named, 'NODE...')} --overwrite {_MIG_CONFIG}=all-disabled # with a MIG manager"
-        )
+        remedy = "disable MIG where you want such shares, or keep the partitions by a configuration (docs/mig.md)"
+        where = names([objects.name(item) for item in cut], "NODE...")
+        command = f"kubectl label node {where} --overwrite {_MIG_CONFIG}=all-disabled # with a MIG manager"
         yield Finding(Severity.WARNING, found, subjects(cut), remedy, (command,))
 
 
@@ -213,9 +201,7 @@ def _operator(facts: ClusterFacts) -> Iterator[Finding]:
 def _kueue(facts: ClusterFacts) -> Iterator[Finding]:
     if _KUEUE in facts.fact(facts.groups, "groups"):
         found = "Kueue is installed: a pod gets its share only after Kueue has removed its gate"
-        remedy = (
-            f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that queues do not admit more than the GPUs offer"
-        )
+        remedy = f"count {contract.RESOURCE_PERCENT} in ClusterQueues, so that queues admit no more than the GPUs offer"
         yield Finding(Severity.INFO, found, (), remedy)
 
 
@@ -229,10 +215,7 @@ def _sandboxes(facts: ClusterFacts) -> Iterator[Finding]:
         handler = str(runtime_class.get("handler") or "")
         kind = next((label for word, label in _SANDBOXES.items() if word in handler), "")
         if kind:
-            found = (
-                f"the RuntimeClass {objects.name(runtime_class)} is {kind}: a pod with a share that uses it "
-                "reaches neither the arbiter nor a GPU"
-            )
+            found = f"pods of the RuntimeClass {objects.name(runtime_class)} ({kind}) reach neither arbiter nor GPU"
             remedy = "use the default runtime for pods with a share"
             yield Finding(Severity.INFO, found, (f"runtimeclass/{objects.name(runtime_class)}",), remedy)
 

@@ -13,7 +13,7 @@ from typing import Final
 
 from gpushare import errors, pod
 from gpushare.pod import PodJson
-from gpushare.syntaxes import marks, spelling
+from gpushare.syntaxes import spelling
 from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
 
 NAME: Final = "aliyun"
@@ -26,12 +26,12 @@ _MAX_GIB: Final = 1024  # no GPU has more, so a larger number is in MiB
 # Its scheduler writes these annotations.
 _RESULTS: Final = tuple(f"ALIYUN_COM_GPU_MEM_{each}" for each in ("ASSIGNED", "ASSUME_TIME", "DEV", "IDX", "POD"))
 
-MARKS: Final = marks.Marks(resources=(_MEMORY, _CORES, _TFLOPS), removed=_RESULTS)
+MARKS: Final = spelling.Marks(resources=(_MEMORY, _CORES, _TFLOPS), removed=_RESULTS)
 
 
 def read(manifest: PodJson) -> Spelling:
     """Read a pod. Raises RequestError."""
-    count = marks.labels(manifest).get(_COUNT, "1")
+    count = spelling.labels(manifest).get(_COUNT, "1")
     if not re.fullmatch(r"[1-9][0-9]{0,3}", count):
         raise errors.RequestError(_COUNT, count, "is not a number of GPUs: write 1 or more")
     gpus = int(count)

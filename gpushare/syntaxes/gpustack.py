@@ -13,8 +13,7 @@ from typing import Any, Final
 from gpushare import contract, pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
-from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
+from gpushare.syntaxes.spelling import Marks, Shares, SpelledShare, Spelling
 
 NAME: Final = "gpustack"
 TITLE: Final = "GPUStack"

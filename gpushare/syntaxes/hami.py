@@ -15,8 +15,7 @@ from gpushare import contract, errors, pod
 from gpushare.allocation import Isolation
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
-from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import SpelledShare, Spelling
+from gpushare.syntaxes.spelling import Marks, SpelledShare, Spelling
 
 NAME: Final = "hami"
 TITLE: Final = "HAMi"

@@ -19,8 +19,7 @@ from gpushare import contract, errors, pod, quantity
 from gpushare.allocation import Isolation
 from gpushare.pod import PodJson
 from gpushare.syntaxes import spelling
-from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Shares, SpelledShare, Spelling
+from gpushare.syntaxes.spelling import Marks, Shares, SpelledShare, Spelling
 
 NAME: Final = "kai"
 TITLE: Final = "KAI"

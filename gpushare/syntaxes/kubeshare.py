@@ -17,7 +17,7 @@ from typing import Final
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.pod import PodJson
-from gpushare.syntaxes import marks, spelling
+from gpushare.syntaxes import spelling
 from gpushare.syntaxes.spelling import SpelledShare, Spelling
 
 NAME: Final = "kubeshare"
@@ -37,7 +37,7 @@ _GROUP, _HEADCOUNT, _THRESHOLD, _PRIORITY = "group_name", "group_headcount", "gr
 _RESULTS: Final = ("gpu_uuid", "cell_id", "gpu_manager_port")  # its scheduler writes these
 _KNOWN: Final = (*_AMOUNTS, _MODEL, *_LOCALITY, _GROUP, _HEADCOUNT, _THRESHOLD, _PRIORITY, *_RESULTS)
 
-MARKS: Final = marks.Marks(
+MARKS: Final = spelling.Marks(
     labels=tuple(_LABELS + key for key in _AMOUNTS),
     annotations=tuple(_ANNOTATIONS + key for key in _AMOUNTS),
     removed=(_LABELS, _ANNOTATIONS),
@@ -67,7 +67,7 @@ class _Values:
     """The pod's labels and annotations of KubeShare, with either prefix."""
 
     def __init__(self, manifest: PodJson) -> None:
-        both = {**marks.labels(manifest), **pod.annotations_of(manifest)}
+        both = {**spelling.labels(manifest), **pod.annotations_of(manifest)}
         self.values = {key: text for key, text in both.items() if key.startswith((_LABELS, _ANNOTATIONS))}
 
     def key(self, name: str) -> str:

@@ -1,4 +1,4 @@
-"""Spelling: the shares that a pod asks for in another sharer's syntax, and gpushare's annotations for them.
+"""Spelling: how a pod in another sharer's syntax is recognised, what it asks for, and gpushare's annotations for that.
 
 The names of containers are always written out if a pod has several, because sharers differ in which container they
 take. Amounts are never rounded: a value that gpushare cannot express raises an error that says what to write.
@@ -8,16 +8,104 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.pod import PodJson
 
+DEFAULT_SCHEDULER: Final = "default-scheduler"
 _MIB = 1 << 20
 _MAX_MIB = (1 << 20) - 1  # no GPU has 1 TiB, so a larger number is in bytes
 
-
 Shares = dict[tuple[str, ...], "SpelledShare"]  # by the names of the containers that use a share together
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Marks:
+    """The names of a syntax: those by which its pods are recognised, and what translation removes from them.
+
+    A pod that keeps a foreign resource fits no node, and one that keeps a foreign annotation would be translated again.
+    So a syntax's resources and annotations are removed. Labels stay, because a controller whose selector names one
+    would lose its pods and create more without end; labels that ask count only until gpushare's annotations ask. The
+    webhook's matchConditions and a ValidatingAdmissionPolicy state the same marks in CEL; a test compares them.
+
+    A name that ends with "." or "/" stands for all names that begin with it.
+
+    A pod asks in this syntax if a container has one of `resources`, or the pod has one of `annotations`, or one of
+    `labels` and no share in gpushare's annotations.
+    removed: further annotations that mean nothing without those. schedulers: `spec.schedulerName` of pods that only
+    this sharer's scheduler places. count: a resource of the whole GPU, which other software uses too; without it,
+    `annotations` do not ask. ignored: a label with its value, by which users opt out.
+    """
+
+    resources: tuple[str, ...] = ()
+    annotations: tuple[str, ...] = ()
+    labels: tuple[str, ...] = ()
+    removed: tuple[str, ...] = ()
+    schedulers: tuple[str, ...] = ()
+    count: str = ""
+    ignored: tuple[str, str] = ("", "")
+
+    def found(self, manifest: PodJson) -> str:
+        """Return the first name by which the pod asks in this syntax; empty if it does not."""
+        label, value = self.ignored
+        if contract.MIRROR_ANNOTATION in pod.annotations_of(manifest) or (
+            label and labels(manifest).get(label) == value
+        ):
+            return ""
+        amounts = [name for container in pod.all_containers(manifest) for name in pod.resources(container)]
+        by_resource = next((name for name in amounts if _is_one_of(name, self.resources)), "")
+        if by_resource or (self.count and self.count not in amounts):
+            return by_resource
+        asking = {} if pod.asks_for_share(manifest) else labels(manifest)
+        keys = (*_among(pod.annotations_of(manifest), self.annotations), *_among(asking, self.labels))
+        return next(iter(keys), "")
+
+    def without(self, manifest: PodJson) -> dict[str, Any]:
+        """Return the pod without these resources and annotations, for the default scheduler. The rest is shared."""
+        own = (*self.resources, *filter(None, (self.count,)))
+        metadata = {**(manifest.get("metadata") or {})}
+        if metadata.get("annotations"):
+            metadata = _with_kept(metadata, "annotations", (*self.annotations, *self.removed))
+        spec = {**(manifest.get("spec") or {})}
+        for listed in ("containers", "initContainers"):
+            if spec.get(listed):
+                spec[listed] = [_without_resources(container, own) for container in spec[listed]]
+        if spec.get("schedulerName") in self.schedulers:
+            spec["schedulerName"] = DEFAULT_SCHEDULER
+        return {**manifest, "metadata": metadata, "spec": spec}
+
+
+def labels(manifest: PodJson) -> Mapping[str, str]:
+    """Return the labels, or an empty mapping."""
+    return (manifest.get("metadata") or {}).get("labels") or {}
+
+
+def _among(keys: Mapping[str, str], names: tuple[str, ...]) -> Iterator[str]:
+    return (key for key in keys if _is_one_of(key, names))
+
+
+def _is_one_of(key: str, names: tuple[str, ...]) -> bool:
+    return any(key == name or (name.endswith((".", "/")) and key.startswith(name)) for name in names)
+
+
+def _without_resources(container: Mapping[str, Any], own: tuple[str, ...]) -> Mapping[str, Any]:
+    declared = container.get("resources") or {}
+    kept = declared
+    for field in ("limits", "requests"):
+        if declared.get(field):
+            kept = _with_kept(kept, field, own)
+    if kept == declared:
+        return container
+    return {
+        key: kept if key == "resources" else value for key, value in container.items() if kept or key != "resources"
+    }
+
+
+def _with_kept(whole: Mapping[str, Any], field: str, own: tuple[str, ...]) -> dict[str, Any]:
+    """Return `whole` with a mapping in it without these names, and without that mapping if nothing is left."""
+    kept = {key: value for key, value in whole[field].items() if not _is_one_of(key, own)}
+    return {key: kept if key == field else value for key, value in whole.items() if kept or key != field}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

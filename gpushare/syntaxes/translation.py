@@ -14,8 +14,7 @@ from typing import Final
 from gpushare import caps, errors, pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import aliyun, gpustack, hami, kai, kubeshare, volcano
-from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Spelling
+from gpushare.syntaxes.spelling import Marks, Spelling
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -69,9 +68,7 @@ def translate(manifest: PodJson, syntaxes: Iterable[Syntax] = SYNTAXES.values())
             f"{found} is {syntax.title}'s syntax and {second} is {other.title}'s: a pod can use only one, so {remedy}"
         )
     if (own := next(pod.share_keys(pod.annotations_of(manifest)), None)) is not None:
-        raise errors.GpushareError(
-            f"{own} and {found}, which is {syntax.title}'s syntax, both ask for a share: {remedy}"
-        )
+        raise errors.GpushareError(f"{own} and {found}, {syntax.title}'s syntax, both ask for a share: {remedy}")
     spelling = syntax.read(manifest)
     if not spelling.shares:
         raise errors.GpushareError(f"{found} is {syntax.title}'s syntax, but no container asks for a GPU: remove it")

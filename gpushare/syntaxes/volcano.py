@@ -14,8 +14,7 @@ from typing import Final
 from gpushare import pod
 from gpushare.pod import PodJson
 from gpushare.syntaxes import hami, spelling
-from gpushare.syntaxes.marks import Marks
-from gpushare.syntaxes.spelling import Shares, Spelling
+from gpushare.syntaxes.spelling import Marks, Shares, Spelling
 
 NAME: Final = "volcano"
 TITLE: Final = "Volcano vGPU"

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from gpushare import printable
+from gpushare import pod, printable
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import printing, terminal
@@ -57,7 +57,7 @@ def command(filenames: tuple[str, ...], **params: Any) -> int:
     if paths.count("-") > 1:
         raise click.UsageError("standard input can be read only once")
     running = [] if paths else [*live_cluster.LiveCluster(chosen.kubectl()).with_pod_templates(chosen.namespace)]
-    documents = [*_in_files(paths)] or [migration.as_applied(item) for item in running if not migration.is_owned(item)]
+    documents = [*_in_files(paths)] or [migration.as_applied(item) for item in running if pod.controller(item) is None]
     unread = migration.unread_owners(running)
     migrated = [(document, migration.migrate(document)) for document in documents]
     found = [each for _, each in migrated if each is not None]

@@ -78,11 +78,6 @@ def as_applied(document: Json) -> Json:
     return {**{key: value for key, value in document.items() if key != "status"}, "metadata": metadata}
 
 
-def is_owned(document: Json) -> bool:
-    """Whether a controller creates this object, so that only its owner is worth changing."""
-    return pod.controller(document) is not None
-
-
 def unread_owners(items: Sequence[Json]) -> list[str]:
     """Return the controllers of objects that request GPUs, as `Kind/name`, that are not among these objects."""
     read = {(item.get("metadata") or {}).get("uid") for item in items}

@@ -36,9 +36,7 @@ class Files:
                 if isinstance(item, dict):
                     self._add(kind, item, inputs.name(path))
         if not self._nodes and not self._pods:
-            raise plugin_errors.FileError(
-                f"{', '.join(map(inputs.name, paths))} has no GPUNode and no pod in it: {_MAKE_ONE}"
-            )
+            raise plugin_errors.FileError(f"{', '.join(map(inputs.name, paths))} has no GPUNode or pod: {_MAKE_ONE}")
 
     def gpu_nodes(self, *, label_selector: str = "", name: str = "") -> list[GpuNode]:
         nodes = [gpu_node for gpu_node in self._nodes.values() if not name or gpu_node.name == name]
@@ -70,9 +68,7 @@ class Files:
         return [*self._others.get("Node", ())] or None
 
     def node_object(self, name: str) -> NodeJson | None:
-        return next(
-            (node_object for node_object in self._others.get("Node", ()) if node.name(node_object) == name), None
-        )
+        return next((item for item in self._others.get("Node", ()) if node.name(item) == name), None)
 
     def configurations(self) -> dict[str, str] | None:
         return self._configurations
@@ -182,6 +178,4 @@ def _term(part: str, text: str) -> Selector:
     if match := _EXISTS.fullmatch(part):
         negated, key = match.groups()
         return lambda labels: (key in labels) is not bool(negated)
-    raise plugin_errors.PluginError(
-        f'"{text}" is not a label selector: write it as key=value, key!=value or "key in (a,b)"'
-    )
+    raise plugin_errors.PluginError(f'"{text}" is no label selector: write key=value, key!=value or "key in (a,b)"')

@@ -147,9 +147,7 @@ def read_trace(path: str) -> list[TracePod]:
         if line is not None:
             pods.append(line)
     if not pods:
-        raise plugin_errors.FileError(
-            f"{where} has no pod that asks for a share: it needs a column such as request or gpus"
-        )
+        raise plugin_errors.FileError(f"{where} has no pod that asks for a share: add a column such as request or gpus")
     return sorted(pods, key=lambda line: line.start_seconds)
 
 

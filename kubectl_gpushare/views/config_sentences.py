@@ -43,9 +43,7 @@ class ConfigManifest:
             raise errors.ConfigError(f"the ConfigMap has {known}: name one of them with --entry")
         if len(owners) > 1:
             names = ", ".join(config_map.name for config_map in owners)
-            raise errors.ConfigError(
-                f"{name} is an entry of several ConfigMaps ({names}): give a file with one of them"
-            )
+            raise errors.ConfigError(f"{name} is in several ConfigMaps ({names}): give a file with one of them")
         return owners[0].entries[name]
 
 

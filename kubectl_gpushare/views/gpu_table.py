@@ -132,7 +132,7 @@ def item(summary: GpuSummary) -> dict[str, Any]:
         "heldFor": [str(hold.pod) for hold in summary.holds],
         "freeGpus": round(free, 4),
         "strandedGpus": round(stranded, 4),
-        "fragmentationRatio": round(_ratio(free, stranded), 4),
+        "fragmentationRatio": round(stranded / free if free > 0 else 0.0, 4),
         "pciBusID": gpu.pci_bus_id,
         "numaNode": gpu.numa_node,
         "computeCapability": cell_figures.capability(gpu),
@@ -168,7 +168,3 @@ def _row(summary: GpuSummary, *, with_used: bool) -> Row:
 
 def _pods(gpu: GpuSummary) -> int:
     return len(gpu.holders) or len({(given.namespace, given.pod) for given in gpu.devices or ()})
-
-
-def _ratio(free: float, stranded: float) -> float:
-    return stranded / free if free > 0 else 0.0

@@ -86,7 +86,8 @@ SORT_KEYS: Mapping[str, tuple[Callable[[PodRow], Any], bool]] = {
 
 def build(snapshot: Snapshot, *, sort_by: str = "", chosen: Options | None = None) -> list[PodRow]:
     there = {gpu.gpu.uuid: gpu for gpu in gpu_summary.summarize(snapshot.nodes)}
-    holders, loans = _holders(snapshot), _loans(snapshot.nodes)
+    holders = _holders(snapshot)
+    loans = {share: lent_bytes for node in snapshot.nodes for share, lent_bytes in node.lent().items()}
     rows = []
     for manifest in snapshot.pods or ():
         namespace, name = pod.namespaced_name(manifest)
@@ -189,10 +190,6 @@ def _made(
     else:
         state = UNKNOWN if snapshot.pods is None else "Gone"
     return PodRow(namespace, name, manifest, entry, held, state, used, lent_bytes)
-
-
-def _loans(nodes: Sequence[GpuNode]) -> dict[tuple[str, int], int]:
-    return {share: lent_bytes for node in nodes for share, lent_bytes in node.lent().items()}
 
 
 def _lent(entry: Allocation, loans: Mapping[tuple[str, int], int], uuid: str = "") -> int:

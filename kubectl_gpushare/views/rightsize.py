@@ -85,14 +85,10 @@ class RightsizeListing:
         if changes:
             free = f"{_signed(whole.request_percent, quantity.format_compute)} GPU of compute and "
             free += f"{_signed(whole.memory_bytes, quantity.format_bytes)} of memory"
-            sentences.append(
-                f"{changes} of {_shares(len(self.suggestions))} could have another size, which would free {free}"
-            )
+            sentences.append(f"{changes} of {_shares(len(self.suggestions))} could change in size and free {free}")
         if short := sum(suggestion.advice is Advice.TOO_SHORT for suggestion in self.suggestions):
             least = as_kubectl.age(min_observed_seconds)
-            sentences.append(
-                f"{_shares(short)} seen for less than {least}, so nothing is suggested: see --min-observed"
-            )
+            sentences.append(f"{_shares(short)} seen for less than {least}: see --min-observed")
         if unknown := sum(suggestion.advice is Advice.UNKNOWN for suggestion in self.suggestions):
             sentences.append(f"{_shares(unknown)} without anything to go by: -o wide says why")
         return sentences or [f"all {_shares(len(self.suggestions))} fit"]

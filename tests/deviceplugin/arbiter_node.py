@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from deviceplugin import cluster_objects
-from deviceplugin.arbiter import departed_shares, share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter import agent_channel, share_ledgers, share_resizing, socket_server
+from deviceplugin.arbiter.agent_channel import DepartedShares
 from deviceplugin.arbiter.client_connection import ShareLookup
-from deviceplugin.arbiter.departed_shares import DepartedShares
 from deviceplugin.arbiter.orphans import Orphans
 from deviceplugin.arbiter.share_ledger import ShareLedger
 from deviceplugin.arbiter.tenant import Tenant
@@ -91,7 +91,7 @@ class ArbiterNode:
         self.writes_status = True
         self.measured = True
         self.gpu_bytes = 0  # per GPU; 0 if unknown
-        self.departed_seconds = departed_shares.WAIT_SECONDS
+        self.departed_seconds = agent_channel.WAIT_SECONDS
         self.context_bytes: Callable[[str], int] = lambda _: 0
         self.unclaimed_bytes = nothing_known
         self.registered: RegisteredMap | None = None  # registers processes with the kernel

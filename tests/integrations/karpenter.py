@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
 
-from deviceplugin.report import startup_taints
+from deviceplugin.report import node_writers
 from gpushare import codec, contract
 from lab import access, addresses, integration, lab_errors
 from tests import builders
@@ -136,7 +136,7 @@ class Agents:
         is not ready.
         """
         taints = [taint for taint in node["spec"].get("taints", []) if taint["key"] != NOT_READY]
-        patch = startup_taints.patch(taints)
+        patch = node_writers.taint_patch(taints)
         left = patch[1]["value"] if patch else taints
         if left != node["spec"].get("taints", []):
             version = {"resourceVersion": node["metadata"]["resourceVersion"]}

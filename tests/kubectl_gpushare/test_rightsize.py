@@ -29,7 +29,7 @@ def metrics(tmp_path: Path) -> Path:
 def test_a_suggestion_comes_with_its_command(plugin: Plugin, saved: Path, metrics: Path) -> None:
     ended = plugin("rightsize", "-n", "ml", "trainer", "--from", saved, "--metrics", metrics)
     assert (ended.code, ended.err) == (0, "")
-    assert "1 of 1 share could have another size, which would free 0.1 GPU of compute and 15Gi of memory" in ended.out
+    assert "1 of 1 share could change in size and free 0.1 GPU of compute and 15Gi of memory" in ended.out
     assert ended.out.splitlines()[-1] == "kubectl gpushare resize trainer -n ml --request 0.4 --memory 25Gi"
 
 
@@ -82,8 +82,8 @@ def test_short_observation_is_reported_and_can_be_allowed(plugin: Plugin, saved:
     words = ("rightsize", "-n", "batch", "b", "--from", saved, "--metrics", metrics)
     only = plugin(*words, "-o", "commands")
     assert (only.code, only.out) == (0, "")
-    assert only.err == "1 share seen for less than 30m, so nothing is suggested: see --min-observed\n"
-    assert "1 share seen for less than 30m, so nothing is suggested: see --min-observed\n" in plugin(*words).out
+    assert only.err == "1 share seen for less than 30m: see --min-observed\n"
+    assert "1 share seen for less than 30m: see --min-observed\n" in plugin(*words).out
     out = plugin(*words, "--min-observed", "1m", "--margin", "0").out
     assert "resize b -n batch --request 0.1 --memory 1Gi\n" in out
 

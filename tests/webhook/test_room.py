@@ -11,7 +11,7 @@ from tests.webhook.controllers.preempting_cluster import Preempting
 from tests.webhook.controllers.test_demand_controller import NOW
 from webhook.controllers.borrow import borrow_controller
 from webhook.controllers.borrow.borrow_controller import BorrowController, BorrowSettings
-from webhook.room import RoomMaker
+from webhook.placer import RoomMaker
 
 
 async def test_no_pod_is_evicted_while_a_gpu_is_lent_unless_that_takes_long() -> None:

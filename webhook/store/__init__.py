@@ -12,7 +12,6 @@ ledger_store           the interface of every ledger; a scratch copy of one, and
 reservation_limits     why nothing is reserved before a pod is stored
 occupancy              which pods and volumes are on which node, or were placed there a moment ago
 shared_profile         the mix of requests that all replicas use: the one in the ConfigMap, which the leader renews
-share_ranges           the defaults and bounds that Namespaces set
 chooser                the placement engine on a ledger, and when to learn the mix of requests again
 avoided_nodes          nodes left to other replicas, and nodes where an owner's pods could not be bound; pure
 """

@@ -6,16 +6,17 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Hashable, Iterable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
-from gpushare import contract, errors, isolation, pod, policies, resource_quota
-from gpushare.cluster import api_client, informer
+from gpushare import contract, errors, isolation, pod, policies, resource_quota, share_range
+from gpushare.cluster import api_client, api_errors, informer
 from gpushare.cluster import object_store as objects
 from gpushare.gpunode import GpuNode
 from gpushare.nodefilters import NodeSpec
 from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
+from gpushare.share_range import ShareRange
 from webhook.metrics import Metrics
 from webhook.store import ledger_store
 from webhook.store.avoided_nodes import Contention
@@ -24,12 +25,13 @@ from webhook.store.gpunode_writer import GpuNodeWriter
 from webhook.store.node_ledger import DeletedNodes, NodeLedger
 from webhook.store.occupancy import Occupancy
 from webhook.store.reservation_limits import QuotaAllowances, UnconfirmedReservations
-from webhook.store.share_ranges import ShareRanges
 from webhook.store.shared_profile import SharedProfile
 
 logger = logging.getLogger(__name__)
 
 NODES_PATH: Final = "/api/v1/nodes"
+NAMESPACES_PATH: Final = "/api/v1/namespaces"
+_METADATA_KEYS: Final = ("name", "uid", "resourceVersion")
 NODES_AT_ONCE: Final = 64  # takes some milliseconds
 STALE_SECONDS: Final = 300.0  # longer than an API server takes to restart, and than the pause after that
 COUNTED_BY_PLACER: Final = (
@@ -267,6 +269,43 @@ def _trim_node(item: dict[str, Any]) -> dict[str, Any]:
     """Keep what placement needs of a Node; its list of images alone is larger than the rest."""
     metadata = item["metadata"]
     return {
-        "metadata": {key: metadata[key] for key in ("name", "uid", "resourceVersion") if key in metadata},
+        "metadata": {key: metadata[key] for key in _METADATA_KEYS if key in metadata},
         "spec": NodeSpec.from_manifest(item),
+    }
+
+
+class ShareRanges:
+    """The defaults and bounds that Namespaces set, as this process knows them. `run` keeps them current.
+
+    A pod may be created right after its Namespace, before the watch shows it. So a Namespace that the copy lacks is
+    read from the API server. A changed annotation counts as soon as the watch shows it; `ApiStore.silence` says when a
+    copy has become too old to be used.
+    """
+
+    def __init__(self, api: api_client.ApiClient) -> None:
+        self._api = api
+        self.informer = informer.Informer(api, NAMESPACES_PATH, transform=trim_namespace)
+        self.run = self.informer.run
+
+    async def of(self, namespace: str) -> ShareRange:
+        """Return the range of a namespace; an empty one if it does not exist. Raises UnreachableError."""
+        known = self.informer.objects.get(objects.Key("", namespace))
+        if known is not None:
+            return cast(ShareRange, known["range"])
+        try:
+            # A list, because it needs no further right than the watch.
+            query = {"fieldSelector": f"metadata.name={namespace}"}
+            listed = await self._api.list(NAMESPACES_PATH, query, keep=trim_namespace)
+        except api_errors.ClusterError as error:
+            raise ledger_store.UnreachableError(str(error)) from error
+        there = (item for item in listed.items if item["metadata"]["name"] == namespace)
+        return next((item["range"] for item in there), ShareRange(namespace))
+
+
+def trim_namespace(item: dict[str, Any]) -> dict[str, Any]:
+    """Keep the range of a Namespace, and what identifies it."""
+    metadata = item["metadata"]
+    return {
+        "metadata": {key: metadata[key] for key in _METADATA_KEYS if key in metadata},
+        "range": share_range.of_namespace(item),
     }

@@ -8,13 +8,12 @@ before it uses it; all others use what is stored. A replica that finds no Config
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 from collections.abc import Callable
 from typing import Final
 
 from gpushare import contract, errors
-from gpushare.cluster import api_client, api_errors, informer
+from gpushare.cluster import api_client, api_errors, informer, retrying
 from gpushare.cluster import object_store as objects
 from gpushare.mix import Mix
 from gpushare.placement.worth import Worth
@@ -65,9 +64,7 @@ class SharedProfile:
 
     async def ready(self) -> None:
         """Wait for the ConfigMap and use its mix; the chooser must know the nodes. Called once."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(READ_SECONDS):  # `wait_for` of Python 3.11 can swallow a cancellation
-                await self._informer.answered.wait()
+        await retrying.wait(self._informer.answered, READ_SECONDS)
         await self._use_stored()
         self._is_ready.set()
 

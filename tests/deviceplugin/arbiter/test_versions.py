@@ -90,7 +90,7 @@ async def test_a_changed_version_is_refused_in_the_negotiated_one(node: ArbiterN
         kind, spoken, body = await heard(client)
         assert (kind, spoken) == (contract.MESSAGE_REFUSED, 2)
         assert body.split(b"\0")[0].decode() == (
-            f"the library sent a message in version {version} of the protocol after version 2 was agreed on"
+            f"the library sent a message in version {version}, after version 2 was agreed on"
         )
         assert await heard(client) == (0, 0, b"")
 

@@ -245,7 +245,7 @@ def test_overhead_beyond_the_limit_is_reported_but_in_force() -> None:
     (share,) = judge(seen(process(), record=record)).shares
     assert share.in_force
     assert share.beyond_bytes == GIB
-    assert share.reason.startswith("including contexts, it uses 1Gi more than its limit")
+    assert share.reason.startswith("including contexts, it exceeds its limit by 1Gi")
 
 
 def test_backfill_reservation_is_not_a_share() -> None:

@@ -115,7 +115,7 @@ def test_reports_contexts_that_exceed_a_limit(start: Callable[..., AuditNode]) -
     (share,) = node.audit()["audit"]["shares"]
     assert (share["chargedBytes"], share["overheadBytes"]) == (CONTEXT, CONTEXT)
     assert share["inForce"]
-    assert share["reason"].startswith("including contexts, it uses 299Mi more than its limit")
+    assert share["reason"].startswith("including contexts, it exceeds its limit by 299Mi")
     assert client("c.info()") == str((0, CONTEXT + MIB))
     assert client("c.allocate(1)[0]") == "2"
     assert beyond(node("figures")) == CONTEXT - MIB

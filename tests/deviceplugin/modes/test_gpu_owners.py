@@ -86,8 +86,7 @@ async def test_owners_are_kept_while_the_kubelet_does_not_answer() -> None:
     assert known.of(B) == "uid-p1"
     assert known.foreign([B]) == ""
     assert (
-        known.foreign([A, B])
-        == f"{A} belongs to another device plugin, and no placeholder has it: wait, or delete the pod"
+        known.foreign([A, B]) == f"{A} belongs to another device plugin, not to a placeholder: wait, or delete the pod"
     )
 
 

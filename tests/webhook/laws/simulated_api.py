@@ -14,7 +14,7 @@ import jsonpatch
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.nodefilters import volumes
-from webhook.store import reservation_limits, share_ranges, shared_profile
+from webhook.store import api_store, reservation_limits, shared_profile
 
 GPUNODES: Final = contract.GPUNODE_PATH
 NODES: Final = "/api/v1/nodes"
@@ -26,7 +26,7 @@ _KINDS: Final = {
     PODS: ("v1", "Pod"),
     PROFILES: ("v1", "ConfigMap"),
     reservation_limits.QUOTAS_PATH: ("v1", "ResourceQuota"),
-    share_ranges.NAMESPACES_PATH: ("v1", "Namespace"),
+    api_store.NAMESPACES_PATH: ("v1", "Namespace"),
     **{path: ("storage.k8s.io/v1" if "storage" in path else "v1", kind) for kind, path in volumes.PATHS.items()},
 }
 

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from tests.scripted_api import ScriptedApi
-from webhook.store import ledger_store, share_ranges
-from webhook.store.share_ranges import NAMESPACES_PATH
+from webhook.store import api_store, ledger_store
+from webhook.store.api_store import NAMESPACES_PATH
 
 MAX = "max.gpushare.io/request"
 VERSIONS = itertools.count(10)
@@ -28,7 +28,7 @@ def namespace(name: str, *, most: str) -> dict[str, Any]:
 
 async def test_a_namespace_that_the_watch_has_not_shown_is_read_from_the_api_server() -> None:
     api = ScriptedApi()
-    known = share_ranges.ShareRanges(api)
+    known = api_store.ShareRanges(api)
     await known.informer.step()
     api.objects[NAMESPACES_PATH] = [namespace("other", most="1"), namespace("new", most="0.5")]
     assert (await known.of("new")).values == {MAX: 50}
@@ -40,7 +40,7 @@ async def test_a_namespace_that_the_watch_has_not_shown_is_read_from_the_api_ser
 
 async def test_annotations_come_change_and_go() -> None:
     api = ScriptedApi()
-    known = share_ranges.ShareRanges(api)
+    known = api_store.ShareRanges(api)
     api.objects[NAMESPACES_PATH] = [namespace("team", most="0.5")]
     api.tell(NAMESPACES_PATH, {"type": "MODIFIED", "object": namespace("team", most="0.25")})
     await known.informer.step()

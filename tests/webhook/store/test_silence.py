@@ -12,14 +12,14 @@ from gpushare.nodefilters import volumes
 from tests.gpushare.cluster.waiting import until
 from tests.scripted_api import ScriptedApi
 from webhook import metrics
-from webhook.store import api_store, occupancy, reservation_limits, share_ranges, shared_profile
+from webhook.store import api_store, occupancy, reservation_limits, shared_profile
 
 PATHS = {
     contract.GPUNODE_PATH,
     api_store.NODES_PATH,
     occupancy.PODS_PATH,
     reservation_limits.QUOTAS_PATH,
-    share_ranges.NAMESPACES_PATH,
+    api_store.NAMESPACES_PATH,
     shared_profile.COLLECTION,
     *volumes.PATHS.values(),
 }

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare.nodefilters import selectors
-from gpushare.nodefilters.label_index import Postings, row_numbers
+from gpushare.nodefilters.node_index import Postings, row_numbers
 
 pytestmark = pytest.mark.slow
 
