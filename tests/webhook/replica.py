@@ -59,7 +59,11 @@ class Replica:
             variables |= account.variables
         with self._log.open("wb") as log:
             self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=variables, stderr=log)
-        until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
+        try:
+            until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
+        except BaseException:
+            self.kill()
+            raise
         serving = self._serving() or {}
         self.port, self.probe_port = serving["port"], serving["probe_port"]
 

@@ -59,8 +59,8 @@ class Arbiter:
 @contextlib.asynccontextmanager
 async def started(directory: Path, uuid: str) -> AsyncIterator[Arbiter]:
     made = Arbiter(directory, uuid)
-    await made.start()
     try:
+        await made.start()
         yield made
     finally:
         await made.kill()
