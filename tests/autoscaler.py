@@ -219,7 +219,9 @@ class Autoscaler:
         templates = {item["metadata"]["name"]: item["template"] for item in self.administrator.read(TEMPLATES)["items"]}
         for wanted in request["spec"]["podSets"]:
             template = templates.get(wanted["podTemplateRef"]["name"])
-            for number in range(wanted["count"] if template is not None else 0):
+            if template is None:
+                continue
+            for number in range(wanted["count"]):
                 name = f"{request['metadata']['name']}-{number}"
                 metadata = {"namespace": contract.DEMAND_NAMESPACE, "name": name, "uid": name}
                 yield {"apiVersion": "v1", "kind": "Pod", **template, "metadata": {**template["metadata"], **metadata}}
