@@ -97,13 +97,6 @@ class TreeRows(Sequence[TreeRow]):
         return 1 + len(gpus) + sum(len(gpu.holders) for gpu in gpus if gpu_tree.gpu_key(gpu) in look.opened)
 
 
-def flatten(tree: ClusterTree, look: Look, namespace: str = "") -> TreeRows:
-    """Return all rows that are open, and with a filter those that lead to a match."""
-    rows = TreeRows(tree, look, namespace)
-    rows.advance()
-    return rows
-
-
 def _unplaced(tree: ClusterTree, look: Look) -> list[TreeRow]:
     unplaced = [row for row in tree.unplaced if _has(f"{row.namespace}/{row.name} {row.state}".lower(), look.words)]
     if not unplaced:

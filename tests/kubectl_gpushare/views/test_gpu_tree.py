@@ -32,8 +32,14 @@ def shown(tree: ClusterTree, row: TreeRow) -> dict[str, str]:
     return by_header(tree.columns, gpu_tree.cells(tree, row, marks=MARKS))
 
 
+def all_rows(tree: ClusterTree, look: Look, namespace: str = "") -> tree_rows.TreeRows:
+    rows = tree_rows.TreeRows(tree, look, namespace)
+    rows.advance()
+    return rows
+
+
 def names(look: Look, tree: ClusterTree = TREE, namespace: str = "") -> list[str]:
-    return [row.subject[1] for row in tree_rows.flatten(tree, look, namespace) if row.item is not None]
+    return [row.subject[1] for row in all_rows(tree, look, namespace) if row.item is not None]
 
 
 def test_nodes_and_gpus_have_the_figures_of_top() -> None:
@@ -45,7 +51,7 @@ def test_nodes_and_gpus_have_the_figures_of_top() -> None:
         for row in table.rows
     }
     compared = 0
-    for row in tree_rows.flatten(TREE, ALL):
+    for row in all_rows(TREE, ALL):
         figures = expected.get(row.subject[1], {})
         for header, cell in shown(TREE, row).items():
             if header in figures and header != "NAME":
@@ -58,7 +64,7 @@ def test_nodes_and_gpus_have_the_figures_of_top() -> None:
 
 
 def test_a_pod_shows_what_it_holds_of_this_gpu() -> None:
-    rows = {(row.subject[1], row.key[1]): shown(TREE, row) for row in tree_rows.flatten(TREE, ALL) if row.depth == 2}
+    rows = {(row.subject[1], row.key[1]): shown(TREE, row) for row in all_rows(TREE, ALL) if row.depth == 2}
     two = [rows["ml/llm", sample.uuid("gpu-1", index)] for index in (1, 2)]
     assert [(row["COMPUTE"], row["MEMORY"], row["USED"], row["STATUS"]) for row in two] == [
         ("1", "80Gi", "71Gi", "Running")
@@ -82,7 +88,7 @@ def test_pods_that_hold_nothing_come_first() -> None:
 def test_green_is_not_used_and_trouble_has_a_colour() -> None:
     styles = {
         text(cell): cell.style
-        for row in tree_rows.flatten(TREE, ALL)
+        for row in all_rows(TREE, ALL)
         for cell in gpu_tree.cells(TREE, row, marks=MARKS)
         if isinstance(cell, Cell)
     }
@@ -106,7 +112,7 @@ def test_a_filter_shows_matches_and_what_is_above_them(words: tuple[str, ...], e
 
 def test_rows_are_sorted_as_the_lists_of_top_are() -> None:
     for key in gpu_tree.SORT_KEYS:
-        rows = tree_rows.flatten(TREE, dataclasses.replace(ALL, sort_by=key))
+        rows = all_rows(TREE, dataclasses.replace(ALL, sort_by=key))
         nodes = node_table.build(SNAPSHOT.nodes, key, usage=SNAPSHOT.usage)
         assert [row.subject[1] for row in rows if row.key[0] == "node"] == [row.node.name for row in nodes]
 
@@ -128,9 +134,7 @@ def test_figures_of_an_unchanged_node_are_kept() -> None:
 def test_states_that_were_not_read_are_unknown() -> None:
     waiting = [manifest for manifest in sample.pods() if pod.gates(manifest)]
     tree = gpu_tree.build(Snapshot(sample.nodes()), waiting, now=sample.NOW)
-    rows = [
-        shown(tree, row) for row in tree_rows.flatten(tree, Look(gpu_tree.all_keys(tree))) if row.subject[0] == "pod"
-    ]
+    rows = [shown(tree, row) for row in all_rows(tree, Look(gpu_tree.all_keys(tree))) if row.subject[0] == "pod"]
     assert {row["STATUS"].partition(":")[0] for row in rows} == {"Gated", "<unknown>", "Reserved"}
 
 
@@ -139,8 +143,7 @@ def test_states_that_were_not_read_are_unknown() -> None:
 def test_rows_are_counted_without_being_made(words: tuple[str, ...], namespace: str) -> None:
     some = frozenset(sorted(ALL.opened)[::2])
     for opened in (frozenset[gpu_tree.Key](), some, ALL.opened):
-        rows = tree_rows.TreeRows(TREE, Look(opened, words), namespace)
-        rows.advance()
+        rows = all_rows(TREE, Look(opened, words), namespace)
         made = list(rows)
         assert len(made) == len(rows)
         assert [rows.find(row.key) for row in made] == [*range(len(made))]
