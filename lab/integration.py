@@ -21,7 +21,7 @@ _NVIDIA: Final = "github.com/NVIDIA/k8s-device-plugin"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Program:
-    """module: the Go module whose version counts. minutes: what a build takes on two idle cores. cgo: as in `Build`."""
+    """A program's source. module: its version counts. minutes: of a build on two idle cores. cgo: as in `Build`."""
 
     module: str
     package: str
@@ -33,12 +33,8 @@ _PROGRAMS: Final = {
     "karpenter": _Program("sigs.k8s.io/karpenter", "sigs.k8s.io/karpenter/kwok", 2),
     "kueue": _Program("sigs.k8s.io/kueue", "sigs.k8s.io/kueue/cmd/kueue", 4),
     "metrics-adapter": _Program("sigs.k8s.io/custom-metrics-apiserver", ".", 2),
-    "nvidia-device-plugin": _Program(
-        _NVIDIA,
-        f"{_NVIDIA}/cmd/nvidia-device-plugin",
-        2,
-        cgo=True,  # its NVML binding is C
-    ),
+    # Its NVML binding is C.
+    "nvidia-device-plugin": _Program(_NVIDIA, f"{_NVIDIA}/cmd/nvidia-device-plugin", 2, cgo=True),
 }
 
 

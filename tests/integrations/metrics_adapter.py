@@ -62,7 +62,8 @@ def running(administrator: access.Access, directory: Path, prometheus_url: str) 
 def values(administrator: access.Access, namespace: str, metric: str, selector: str) -> dict[str, str]:
     """Return a metric's quantity by pod, as an autoscaler reads it."""
     query = urllib.parse.urlencode({"labelSelector": selector})
-    items: list[dict[str, Any]] = administrator.read(f"{API}/namespaces/{namespace}/pods/*/{metric}?{query}")["items"]
+    path = f"{API}/namespaces/{namespace}/pods/*/{metric}?{query}"
+    items: list[dict[str, Any]] = administrator.read(path)["items"] or []  # null until there are figures
     return {item["describedObject"]["name"]: item["value"] for item in items}
 
 
