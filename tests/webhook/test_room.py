@@ -7,8 +7,8 @@ from gpushare.nodefilters import NodeSpec
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.controllers import test_borrow_controller
-from tests.webhook.controllers.test_demand_controller import NOW
 from tests.webhook.controllers.preempting_cluster import Preempting
+from tests.webhook.controllers.test_demand_controller import NOW
 from webhook.controllers.borrow import borrow_controller
 from webhook.controllers.borrow.borrow_controller import BorrowController, BorrowSettings
 from webhook.room import RoomMaker

@@ -137,7 +137,7 @@ class Preemptor:
     async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
         """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
         view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
-        found = self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
+        found = await self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
         if found is None:
             suffix = f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
             suffix = self._failed.get(uid, suffix)
@@ -217,7 +217,7 @@ class Preemptor:
         async def search(name: str) -> Nomination | None:
             await pacing.let_others_run()
             view = self.store.view(name)
-            return self._finder.find(view, pod, request) if view is not None and view.node.gpus else None
+            return await self._finder.find(view, pod, request) if view is not None and view.node.gpus else None
 
         async def protected(victims: Victims) -> list[str]:
             nonlocal budgets
