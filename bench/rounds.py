@@ -3,7 +3,9 @@
 The elected placer shares its process with a webhook: while a piece of its round runs, no review is answered. The
 figures are the CPU time of each part of a round in which no pod, one pod, or one pod in a thousand has changed. The
 baseline is the time of that part when it examines everything. Whole rounds follow, with the parts of a replica, and the
-longest piece between two turns of the event loop. Prints a table for people, then one JSON object a line per figure.
+longest piece between two turns of the event loop; then rounds of preemption for a pod of a higher priority, which
+searches every node for victims, whether they would help or not. Prints a table for people, then one JSON object a line
+per figure.
 
 Run: python bench/rounds.py [--pods 32000]
 """
@@ -24,8 +26,9 @@ from typing import Any
 
 from gpushare import codec, contract, request
 from gpushare.allocation import Allocation, GivenShare, PodRef
-from gpushare.cluster import api_client, events
+from gpushare.cluster import api_client, api_errors, events
 from gpushare.gpunode import Gpu, GpuNode
+from gpushare.refusal import Refusal
 from webhook import metrics
 from webhook.controllers import due_changes, evictor, restore
 from webhook.controllers.allocation_controller import AllocationController
@@ -33,6 +36,7 @@ from webhook.controllers.evictor import Evictor
 from webhook.controllers.gated_pods import fairness, waiting_units
 from webhook.controllers.gated_pods.gated_pods import GatedPodScheduler
 from webhook.controllers.gated_pods.waiting_units import AllocationHolders, PodIndex
+from webhook.controllers.preemption.preemptor import Preemptor
 from webhook.controllers.resize_requests import ResizeRequests
 from webhook.controllers.resizer import Resizer
 from webhook.controllers.touched_nodes import Touched, TouchedNodes
@@ -45,6 +49,7 @@ GIB = 2**30
 GPUS = 8
 SHARES = 16  # on each node
 GOAL_MS = 20.0
+PIECE_GOAL_MS = 50.0  # of preemption
 REPEATS = 3
 
 Json = dict[str, Any]
@@ -241,6 +246,73 @@ async def rounds(nodes: Iterable[GpuNode], pods: list[Json]) -> tuple[float, dic
     return waited, times
 
 
+class Protecting(Still):
+    """An API server on which no pod may be evicted, so that a search never ends with an eviction."""
+
+    def __init__(self, nodes: Sequence[GpuNode], pods: list[Json]) -> None:
+        super().__init__(nodes, pods)
+        amounts = {"cpu": "64", "memory": "512Gi", "pods": "110", contract.RESOURCE_PERCENT: str(100 * GPUS)}
+        status = {"allocatable": amounts, "conditions": [{"type": "Ready", "status": "True"}]}
+        self._found["/api/v1/nodes"] = [
+            {"metadata": {"name": node.name, "labels": {contract.HOSTNAME_LABEL: node.name}}, "status": status}
+            for node in nodes
+        ]
+
+    async def get(self, path: str) -> Json:
+        raise api_errors.NotFound(path, status=404)
+
+
+async def search(api: Any, store: ApiStore, waits: Pod, slices: Slices | None) -> tuple[float, int]:
+    """Search for victims for a second of CPU time; return how long that took, and how many nodes were searched."""
+    measured = metrics.Metrics()
+    recorder, clock = events.Recorder(api, controller="bench", instance="bench"), time.process_time
+    preemptor = Preemptor(api, store, store.pods.objects, recorder, measured, "pack", clock=clock)
+    find, count = preemptor._finder.find, 0
+
+    async def counted(*asked: Any, **more: Any) -> Any:
+        nonlocal count
+        count += 1
+        return await find(*asked, **more)
+
+    preemptor._finder.find = counted  # type: ignore[method-assign]
+    beside = asyncio.create_task(slices.measure()) if slices is not None else None
+    await asyncio.sleep(0)
+    began = clock()
+    await preemptor.reconcile([(waits, Refusal("no GPU fits"))])
+    if beside is not None:
+        beside.cancel()
+    return clock() - began, count
+
+
+async def preempting(nodes: Sequence[GpuNode], pods: list[Json]) -> dict[str, tuple[float, float, int]]:
+    """Return for a pod that evictions would help, and one that they would not: the (total, longest piece) of a round in
+    milliseconds, and the searched nodes.
+    """
+    owned = [{"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "o", "uid": "o", "controller": True}]
+    pods = [{**made, "metadata": {**made["metadata"], "ownerReferences": owned}} for made in pods]
+    api: Any = Protecting(nodes, pods)
+    store = ApiStore(api, metrics.Metrics())
+    running = [asyncio.create_task(store.run())]
+    await store.synced()
+    gc.collect()
+    gc.freeze()
+    times: dict[str, tuple[float, float, int]] = {}
+    for when, memory in (("helps", "80Gi"), ("useless", "81Gi")):
+        annotations = {contract.REQUEST: "1", contract.GPUS: "1", contract.MEMORY: memory}
+        metadata = {"namespace": "urgent", "name": when, "uid": when, "annotations": annotations}
+        spec: Json = {"priority": 10, "containers": [{"name": "main"}]}
+        made = {"metadata": metadata, "spec": spec}
+        waits = dataclasses.replace(Pod.from_manifest(made), is_gated=True, manifest=made)
+        total, count = await search(api, store, waits, None)
+        slices = Slices()
+        await search(api, store, waits, slices)
+        times[when] = total * 1000, slices.longest * 1000, count
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+    return times
+
+
 def milliseconds(work: Work) -> float:
     began = time.process_time()
     work()
@@ -274,6 +346,14 @@ def main() -> None:
     print(f"the first placement takes {waited:.1f} ms")
     for when, (total, longest) in whole_rounds.items():
         print(f"round, {when:6}: {total:.1f} ms, the longest piece {longest:.1f} ms")
+    preemption = asyncio.run(preempting(there.nodes, pods))
+    for when, (total, longest, count) in preemption.items():
+        each = f"{total:.0f} ms for {count} nodes, {total / max(1, count):.2f} ms each"
+        print(f"preemption, {when:7}: {each}, the longest piece {longest:.1f} ms")
+    for when, (total, longest, count) in preemption.items():
+        for name, value, goal in (("node", total / max(1, count), None), ("longest", longest, PIECE_GOAL_MS)):
+            figure = {"figure": f"preemption.{when}.{name}", "value": round(value, 2), "unit": "ms"}
+            print(json.dumps(figure | ({"goal": goal} if goal else {})))
     for name, by in times.items():
         for when, value in by.items():
             figure = {"figure": f"round.{name}.{when}", "value": round(value, 2), "unit": "ms", "goal": GOAL_MS}

@@ -59,12 +59,12 @@ class Nomination:
 
 Holders = Callable[[Allocation], Holder | None]  # None: the pod is gone
 # Places the pod, with this request, on a node as if these allocations and their pods had gone.
-Place = Callable[[NodeView, Request, Sequence[Allocation]], Placement | Refusal]
+Place = Callable[[NodeView, Request, Sequence[Allocation]], Awaitable[Placement | Refusal]]
 Search = Callable[[str], Awaitable[Nomination | None]]
 Protected = Callable[[Victims], Awaitable[Collection[str]]]
 
 
-def find(
+async def find(
     view: NodeView,
     request: Request,
     holder: Holders,
@@ -93,16 +93,19 @@ def find(
     asked = dataclasses.replace(request, constraints=constraints)
     ignored = [*ending, *(entry for entry in reserved if entry.pod.uid == uid)]
 
-    def placed_without(gone: Victims) -> Placement | None:
+    async def placed_without(gone: Victims) -> Placement | None:
         without = [*ignored, *(victim.allocation for victim in gone)]
         left = NodeView.from_node(ledger.release(view.node, [entry.id for entry in without]))
-        outcome = place(left, asked, without)
+        outcome = await place(left, asked, without)
         if isinstance(outcome, Refusal) or outcome.isolation is Isolation.MIG:
             return None  # amounts reserve no place for a MIG device
         return outcome
 
-    victims = fewest(candidates, lambda gone: placed_without(gone) is not None)
-    placement = placed_without(victims) if victims is not None else None
+    async def fits(gone: Victims) -> bool:
+        return await placed_without(gone) is not None
+
+    victims = await fewest(candidates, fits)
+    placement = await placed_without(victims) if victims is not None else None
     if placement is None or victims is None:
         return None
     uuids = frozenset(uuid for share in placement.shares for uuid in share.gpu_uuids)
@@ -173,14 +176,14 @@ def _overlaps(entry: Allocation, uuids: Collection[str]) -> bool:
     return any(uuid in uuids for uuid in entry.gpu_uuids)
 
 
-def fewest(candidates: Sequence[Victim], fits: Callable[[Victims], bool]) -> Victims | None:
+async def fewest(candidates: Sequence[Victim], fits: Callable[[Victims], Awaitable[bool]]) -> Victims | None:
     """Return the fewest victims on a node; None if evicting all candidates does not help.
 
     fits: whether the pod fits without these. As in kube-scheduler, the pods of the highest priority stay first
     if they can; of equals, those on crowded GPUs, so that few pods have to go, then the oldest.
     """
     gone = tuple(candidates)
-    if not fits(gone):
+    if not await fits(gone):
         return None
     crowd = collections.Counter(uuid for victim in candidates for uuid in victim.allocation.gpu_uuids)
 
@@ -190,7 +193,7 @@ def fewest(candidates: Sequence[Victim], fits: Callable[[Victims], bool]) -> Vic
 
     for victim in sorted(candidates, key=order):
         rest = tuple(other for other in gone if other is not victim)
-        if fits(rest):
+        if await fits(rest):
             gone = rest
     return gone
 

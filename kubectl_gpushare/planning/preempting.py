@@ -82,11 +82,11 @@ def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> Nomination 
         protection = protection or evicting.protected(manifest, max_priority=its_priority)
         return Holder(its_priority, str(metadata.get("creationTimestamp") or ""), ends, protection)
 
-    def place(left: NodeView, request: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
+    async def place(left: NodeView, request: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
         return world.place_on(left, asked.manifest, request, gone)
 
     async def search(name: str) -> Nomination | None:
-        return preemption.find(world.views[name], asked.request, holder, place, uid=uid, priority=priority)
+        return await preemption.find(world.views[name], asked.request, holder, place, uid=uid, priority=priority)
 
     async def protected(victims: Victims) -> list[str]:
         there = ((victim, world.manifest(victim.allocation)) for victim in victims)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 import itertools
+from collections.abc import Callable, Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -33,8 +35,15 @@ def room(candidates: Victims, gone: Victims) -> int:
     return 100 - min(used)
 
 
+def fewest(candidates: Sequence[Victim], fits: Callable[[Victims], bool]) -> Victims | None:
+    async def fit(gone: Victims) -> bool:
+        return fits(gone)
+
+    return asyncio.run(preemption.fewest(candidates, fit))
+
+
 def chosen(*candidates: Victim, percent: int) -> list[str] | None:
-    found = preemption.fewest(candidates, lambda gone: room(candidates, gone) >= percent)
+    found = fewest(candidates, lambda gone: room(candidates, gone) >= percent)
     return None if found is None else sorted(each.allocation.pod.name for each in found)
 
 
@@ -44,7 +53,7 @@ def full() -> list[Victim]:
 
 def test_no_pod_goes_if_there_is_room_and_none_if_it_would_not_help() -> None:
     assert chosen(victim("a", 0, 50), percent=50) == []
-    assert preemption.fewest([victim("a", 0, 50)], lambda _: False) is None
+    assert fewest([victim("a", 0, 50)], lambda _: False) is None
 
 
 def test_the_lowest_priority_goes_then_the_fewest_then_the_youngest() -> None:
@@ -84,7 +93,7 @@ def test_law_the_pod_fits_and_none_of_the_victims_could_stay(asks: list[tuple[in
         if room(tuple(held for held in (*candidates, made) if held.allocation.gpu_uuids == (f"GPU-{gpu}",)), ()) >= 0:
             candidates.append(made)
     everything = tuple(candidates)
-    found = preemption.fewest(everything, lambda gone: room(everything, gone) >= percent)
+    found = fewest(everything, lambda gone: room(everything, gone) >= percent)
     assert found is not None
     assert room(everything, found) >= percent
     for fewer in itertools.combinations(found, max(0, len(found) - 1)):

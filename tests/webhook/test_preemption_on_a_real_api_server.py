@@ -100,8 +100,13 @@ def test_a_pod_takes_the_place_of_another_and_the_next_placer_continues(full: Cl
     full.delete(victim)  # its kubelet has ended it
     until(lambda: is_placed(full, "high"), full.explain)
     assert not is_placed(full, "low-4")
+    until(lambda: "no GPU fits" in reason(full, "low-4"), full.explain)
+    run(full, "high")
     assert len([pod for pod in full.pods() if pod["metadata"]["name"].startswith("low-")]) == 4
     until(full.is_settled, full.explain)
+    full.delete("high")  # the recreated pod has waited for the place, and gets it back
+    until(lambda: is_placed(full, "low-4"), full.explain)
+    run(full, "low-4")
 
 
 def test_budgets_are_kept_and_others_go_instead(full: Cluster) -> None:

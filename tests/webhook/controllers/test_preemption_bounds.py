@@ -128,10 +128,10 @@ async def test_a_long_search_ends_and_the_next_one_goes_on() -> None:
     cluster.ask("high", request="1")
     find, seen = cluster.preemptor._finder.find, list[str]()
 
-    def find_slowly(view: NodeView, *asked: Any, **more: Any) -> Nomination | None:
+    async def find_slowly(view: NodeView, *asked: Any, **more: Any) -> Nomination | None:
         seen.append(view.node.name)
         cluster.time += preemptor.SEARCH_SECONDS
-        return find(view, *asked, **more)
+        return await find(view, *asked, **more)
 
     cluster.preemptor._finder.find = find_slowly  # type: ignore[method-assign]
     while not cluster.evicted and len(seen) < 4:

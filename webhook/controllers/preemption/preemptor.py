@@ -47,7 +47,7 @@ REST: Final = 4  # the pause after such a round, as a multiple of the search: it
 RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a kind, at least
 RETRY_FACTOR: Final = 10  # the same as a multiple of its search
 FORGET_SECONDS: Final = 600.0  # a kind that was tried so long ago counts as new
-LOOKS: Final = 100  # at waiting pods, before the event loop runs other tasks
+LOOKS: Final = 100  # at waiting pods or nodes, before the event loop runs other tasks
 SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
 UNFIT_SECONDS: Final = 60.0  # before a nomination is withdrawn because its node cannot take the pod
 EVICTION_SECONDS: Final = 10.0
@@ -125,10 +125,15 @@ class Preemptor:
 
     async def _nominated(self) -> dict[str, NodeAllocation]:
         """Return the nominations by UID; release the second one of a pod, from a placer that saw the first too late."""
-        nodes = [view.node for view in self.store.views()]
-        nominated = nominations(nodes)
+        nominating: list[GpuNode] = []
+        for number, view in enumerate(list(self.store.views())):
+            if any(entry.is_nomination for entry in view.node.allocations):
+                nominating.append(view.node)
+            if number % LOOKS == 0:
+                await pacing.let_others_run()
+        nominated = nominations(nominating)
         kept = {entry.allocation.id for entry in nominated.values()}
-        for node in nodes:
+        for node in nominating:
             surplus = [entry.id for entry in node.allocations if entry.is_nomination and entry.id not in kept]
             if surplus:
                 await self._commit(node.name, functools.partial(ledger.release, ids=surplus))
@@ -137,7 +142,7 @@ class Preemptor:
     async def _continue(self, pod: Pod, request: Request, entry: NodeAllocation) -> str:
         """Evict what still has to go for a nominated pod; after a while, withdraw a nomination that does not help."""
         view, uid, now = self.store.view(entry.node), pod.ref.uid, self.clock()
-        found = self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
+        found = await self._finder.find(view, pod, request, own=entry.allocation) if view is not None else None
         if found is None:
             suffix = f"; takes the place of other pods on {entry.node}, which cannot take it at the moment"
             suffix = self._failed.get(uid, suffix)
@@ -217,7 +222,7 @@ class Preemptor:
         async def search(name: str) -> Nomination | None:
             await pacing.let_others_run()
             view = self.store.view(name)
-            return self._finder.find(view, pod, request) if view is not None and view.node.gpus else None
+            return await self._finder.find(view, pod, request) if view is not None and view.node.gpus else None
 
         async def protected(victims: Victims) -> list[str]:
             nonlocal budgets

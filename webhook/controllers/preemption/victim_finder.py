@@ -16,6 +16,7 @@ from gpushare.placement import NodeView, Placement
 from gpushare.preemption import Holder, Nomination
 from gpushare.refusal import Refusal
 from gpushare.request import Request
+from webhook.controllers import pacing
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 
@@ -33,15 +34,20 @@ class VictimFinder:
     spared: dict[str, float] = dataclasses.field(default_factory=dict)
     evicted: set[str] = dataclasses.field(default_factory=set)
 
-    def find(self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None) -> Nomination | None:
+    async def find(
+        self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None
+    ) -> Nomination | None:
         """Return the fewest victims on a node (with `own`, on its GPUs); None if evicting all candidates is no help."""
 
-        def place(left: NodeView, asked: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
+        async def place(left: NodeView, asked: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
+            await pacing.let_others_run()  # a node can have hundreds of candidates
             chooser = self.store.chooser
             with chooser.cache.without(_key(entry) for entry in gone if self._pod(entry) is not None):
                 return chooser.place_on(left, pod.manifest, asked, policy=self.policy)
 
-        return preemption.find(view, request, self._holder, place, uid=pod.ref.uid, priority=pod.priority, own=own)
+        return await preemption.find(
+            view, request, self._holder, place, uid=pod.ref.uid, priority=pod.priority, own=own
+        )
 
     def _pod(self, entry: Allocation) -> Pod | None:
         pod = self.pods.get(_key(entry))
