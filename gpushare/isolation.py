@@ -137,7 +137,7 @@ def why(request: Request, default: str, given: Isolation) -> str:
 
 
 def offers(kinds: Iterable[Isolation], sm_partitions: int) -> str:
-    """Return the kinds that a GPU with so many SM partitions offers, for people; "" for none."""
+    """Return the kinds that a GPU with these SM partitions offers, for people; "" for none."""
     cut = f" in {sm_partitions} equal SM partitions" if sm_partitions else ""
     return " or ".join(f"{kind}{cut if kind is Isolation.MPS else ''}" for kind in kinds)
 

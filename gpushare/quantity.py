@@ -37,6 +37,11 @@ def parse(text: str) -> Fraction:
     return value * Fraction(10) ** int(exponent) if exponent else value
 
 
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """Return `1 node`, `3 nodes`."""
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
+
+
 def parse_bytes(text: str) -> int:
     """Return whole bytes, rounded up as Kubernetes does; more than 2^63-1 is an error."""
     value = parse(text)

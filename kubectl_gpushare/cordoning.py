@@ -15,6 +15,7 @@ from gpushare import contract, gpunode
 from gpushare.defragmentation import cordons
 from gpushare.defragmentation.cordons import CordonChange
 from gpushare.gpunode import CordonNote, GpuNode
+from gpushare.quantity import counted
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source, live_cluster
@@ -126,11 +127,8 @@ def _change(
     for gpu in gpus:
         already = "already " if (gpu.gpu.uuid in before) is cordoned else ""
         count = sum(not holder.is_backfill_reservation for holder in gpu.used.holders)
-        stay = (
-            f": {count} pod{'' if count == 1 else 's'} stay{'s' if count == 1 else ''} on it"
-            if cordoned and count
-            else ""
-        )
+        stays = f": {counted(count, 'pod')} stay{'s' if count == 1 else ''} on it"
+        stay = stays if cordoned and count else ""
         yield f"{gpu.name} {already}{word}{stay}{' (dry run)' * (dry_run and not already)}"
 
 

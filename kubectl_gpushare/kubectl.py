@@ -200,7 +200,6 @@ class Proxy:
         return self._begin("GET", path)
 
     def post(self, path: str, body: str) -> Answer:
-        """Start a POST of JSON."""
         return self._begin("POST", path, body)
 
     def close(self) -> None:

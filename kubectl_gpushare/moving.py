@@ -20,6 +20,7 @@ from gpushare.defragmentation.cordons import Cordon, CordonChange
 from gpushare.defragmentation.moves import Closed, DefragPlan, DefragStep, Move
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement
+from gpushare.quantity import counted
 from gpushare.whatif import world as worlds
 from gpushare.whatif.requesting_pod import RequestingPod
 from kubectl_gpushare import cordoning, plugin_errors
@@ -172,7 +173,7 @@ def clean_up(origin: live_cluster.LiveCluster, nodes: Sequence[GpuNode], say: Sa
             opened = _open(origin, node.name, functools.partial(_is_among, left))
             if opened:
                 whose = "a defrag --apply that did not come to its end had left them so"
-                say(f"uncordoned {_gpus(opened)} of {node.name}: {whose}")
+                say(f"uncordoned {counted(len(opened), 'GPU')} of {node.name}: {whose}")
 
 
 def _is_among(left: Mapping[str, Cordon], uuid: str, mark: Cordon) -> bool:
@@ -225,7 +226,7 @@ class TemporaryCordon:
         self._ours[name] = self._ours.get(name, frozenset()) | uuids
         before = cordoning.swap(self._origin, name, change)
         if fresh - before.cordoned:
-            self._say(f"cordoned {_gpus(fresh - before.cordoned)} of {name} for the time being")
+            self._say(f"cordoned {counted(len(fresh - before.cordoned), 'GPU')} of {name} for the time being")
 
     def _release(self, name: str, uuids: frozenset[str]) -> None:
         if not uuids:
@@ -234,20 +235,17 @@ class TemporaryCordon:
             opened = _open(self._origin, name, lambda uuid, mark: uuid in uuids and mark.by == self._by)
         except BaseException:
             self._say(
-                f"warning: {_gpus(uuids)} of {name} may be left cordoned: a later `kubectl gpushare defrag --apply` "
-                f"uncordons what is left, or do it now with `kubectl gpushare uncordon gpu {' '.join(sorted(uuids))}`"
+                f"warning: {counted(len(uuids), 'GPU')} of {name} may be left cordoned: a later "
+                f"`kubectl gpushare defrag --apply` uncordons what is left, or do it now with "
+                f"`kubectl gpushare uncordon gpu {' '.join(sorted(uuids))}`"
             )
             raise
         self._ours[name] -= uuids
         if opened:
-            self._say(f"uncordoned {_gpus(opened)} of {name} again")
+            self._say(f"uncordoned {counted(len(opened), 'GPU')} of {name} again")
 
 
 def _open(origin: live_cluster.LiveCluster, name: str, may_open: Callable[[str, Cordon], bool]) -> frozenset[str]:
     """Uncordon the GPUs of a node whose marks satisfy `may_open`; return their UUIDs."""
     before = cordoning.swap(origin, name, lambda now: cordons.release(now, may_open))
     return frozenset(cordons.release(before, may_open).marks)
-
-
-def _gpus(uuids: frozenset[str]) -> str:
-    return "1 GPU" if len(uuids) == 1 else f"{len(uuids)} GPUs"

@@ -136,7 +136,6 @@ def _typed(name: str, text: str) -> object:
 
 
 def _product(entry: str) -> tuple[str, int]:
-    """Parse one GPU of --demand-products."""
     product, _, size = entry.partition("=")
     try:
         memory_bytes = quantity.parse_bytes(size)

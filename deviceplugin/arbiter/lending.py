@@ -68,7 +68,6 @@ class Lender:
                 asking.done.set_result(None)
 
     def forget(self, key: str, done: asyncio.Future[None]) -> None:
-        """Drop a process that waits no longer."""
         left = [asking for asking in self._asking.get(key, ()) if asking.done is not done]
         if left:
             self._asking[key] = left
@@ -76,7 +75,6 @@ class Lender:
             self._asking.pop(key, None)
 
     def keep_only(self, keys: Collection[str]) -> None:
-        """Forget all shares but these."""
         for known in (self._decided, self._unused):
             for key in known.keys() - set(keys):
                 del known[key]

@@ -174,7 +174,6 @@ class Auditor:
         await self._report_troubles()
 
     async def _mps_clients(self, shares: Iterable[SeenShare]) -> Clients:
-        """Return the clients of the MPS daemons that have shares."""
         if self.mps is None:
             return {}
         tenants = [share.tenant for share in shares if share.tenant.isolation is Isolation.MPS]

@@ -79,7 +79,6 @@ def _statuses(manifest: PodJson) -> Iterator[Mapping[str, Any]]:
 
 
 def _has_clients(clients: Clients, server: _Server) -> bool:
-    """Whether a server has clients, or may have some."""
     uuid, pid = server
     servers = clients.get(uuid, {})
     return servers is None or bool(servers.get(pid))

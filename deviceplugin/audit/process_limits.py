@@ -80,7 +80,6 @@ def check(
 
 
 def troubles(audit: NodeAudit) -> Mapping[Hashable, AuditedProcess]:
-    """Return the processes to report, by key."""
     return {process.key: process for process in audit.processes if process.state in _REPORTED}
 
 

@@ -284,13 +284,11 @@ def container_of(text: str) -> Container | Refusal:
 
 
 def pod_of(component: str) -> str | None:
-    """Return the UID of the pod whose cgroup has this name, or None."""
     pod = _POD.fullmatch(component)
     return pod[1].replace("_", "-") if pod else None
 
 
 def container_id_of(component: str) -> str | None:
-    """Return the ID of the container whose cgroup has this name, or None."""
     container = _CONTAINER.fullmatch(component)
     return container[1] if container else None
 

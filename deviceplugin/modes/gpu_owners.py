@@ -132,7 +132,6 @@ class GpuOwners:
             logger.warning("Could not end placeholders", extra={"uids": sorted(uids), "err": problem})
 
     def of(self, uuid: str) -> str:
-        """Return the last known owner of a GPU."""
         if self._state.value is not None:
             return self._state.value.get(uuid, contract.OTHER_OWNER)
         node = self._node()

@@ -29,7 +29,6 @@ class GpuNodeCopy:
 
     @property
     def reference(self) -> dict[str, str]:
-        """The `regarding` of an Event about the GPUNode."""
         uid = (self.document or {}).get("metadata", {}).get("uid", "")
         named = {"apiVersion": contract.API_VERSION, "kind": contract.GPUNODE_KIND, "name": self.name, "uid": uid}
         return {key: value for key, value in named.items() if value}

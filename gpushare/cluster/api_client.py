@@ -269,7 +269,6 @@ def _decode(content: bytes | bytearray, request: transport.HttpRequest) -> dict[
 
 
 def _kind(listed: Json) -> Json:
-    """Return the kind of a list's items."""
     return {"apiVersion": listed.get("apiVersion", ""), "kind": str(listed.get("kind", "")).removesuffix("List")}
 
 

@@ -29,7 +29,7 @@ def pause_seconds(
 
 
 async def wait(event: asyncio.Event, seconds: float | None) -> None:
-    """Wait until the event is set, at most so many seconds if it is not None."""
+    """Wait until the event is set, for at most `seconds`; None: without a limit."""
     with contextlib.suppress(TimeoutError):
         async with asyncio.timeout(seconds):  # `wait_for` of Python 3.11 can swallow a cancellation
             await event.wait()

@@ -182,7 +182,7 @@ def _parts(geometry: Geometry, wanted: Wanted) -> Iterator[Wanted]:
     profiles = [profile for profile, count in wanted.items() if count > 0]
 
     def parts(number: int, left: int, slices: int) -> Iterator[tuple[int, ...]]:
-        """Yield the counts of the profiles from `number` on, for so many instances of so many slices."""
+        """Yield counts of the profiles from `number` on: of `left` instances with `slices` slices together."""
         if number == len(profiles):
             if left == slices == 0:
                 yield ()

@@ -202,7 +202,6 @@ def _short_list(numbers: Sequence[int]) -> str:
 
 
 def _partitioned(gpu: HardwareGpu, partition: Partition | None) -> HardwareGpu:
-    """Return the GPU as it will be."""
     if partition is None:
         return gpu
     if not partition.enabled:

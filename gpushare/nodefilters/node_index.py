@@ -156,7 +156,6 @@ class Postings:
         return rows
 
     def _holding(self, requirement: Requirement) -> Rows:
-        """Return the rows whose labels satisfy the requirement."""
         values = self._keys.get(requirement.key)
         having = NONE if values is None else values.having
         if requirement.operator == "Exists":

@@ -188,7 +188,6 @@ class AttachFilter:
         return Volume(driver, (namespace, mount.claim)) if driver else None
 
     def _driver(self, storage_class: str) -> str:
-        """Return the driver of a StorageClass, or an empty string."""
         if storage_class == volumes.DEFAULT_CLASS:
             by_default = [(known.created, name) for name, known in self._classes.items() if known.is_default]
             newest = max((created for created, _ in by_default), default="")

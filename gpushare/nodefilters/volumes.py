@@ -264,7 +264,6 @@ def _name(declared: object) -> str:
 
 
 def _in_tree(source: Json) -> Volume | None:
-    """Return the volume in an in-tree field, if there is one."""
     for _, field, key, driver in IN_TREE:
         if declared := source.get(field):
             # A tuple, because attachments are matched by the driver's own handles, which are strings.

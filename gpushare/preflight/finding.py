@@ -7,6 +7,7 @@ import enum
 import re
 from collections.abc import Callable, Iterable, Sequence, Sized
 
+from gpushare import quantity
 from gpushare.preflight.facts_of_cluster import ClusterFacts
 
 
@@ -92,8 +93,7 @@ def names(all_of_them: Sequence[str], placeholder: str) -> str:
 
 def counted(concerned: Sized, noun: str = "node") -> str:
     """Return `1 node`, `3 nodes`."""
-    number = len(concerned)
-    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+    return quantity.counted(len(concerned), noun)
 
 
 def listed(all_of_them: Sequence[str], most: int = _NAMED) -> str:

@@ -59,7 +59,6 @@ def migrate(document: Json) -> Migrated | None:
 
 
 def templates(document: Json) -> list[Json]:
-    """Return the pods and pod templates in an object."""
     found: list[Json] = []
 
     def collect(template: Json) -> Json:

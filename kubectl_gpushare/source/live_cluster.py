@@ -109,7 +109,6 @@ class LiveCluster:
         return [item for items in self._lists(dict(enumerate(paths))).values() for item in items]
 
     def unbound_pods(self) -> list[pod.PodJson]:
-        """Return the pods that ask for a share and are on no node."""
         return self._list(_pods_path(labelSelector=_SHARE, fieldSelector="spec.nodeName="))
 
     def node_objects(self) -> list[node.NodeJson]:

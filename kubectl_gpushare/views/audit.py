@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from gpushare import quantity
+from gpushare.quantity import counted
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.planning.auditing import (
@@ -213,24 +214,24 @@ def summary(verdict: AuditVerdict) -> str:
     limited, parts = verdict.containers(AuditState.IN_FORCE), []
     if proven := sum(node.checked_at is not None for node in verdict.nodes):
         there = limited + verdict.containers(AuditState.BROKEN)
-        parts.append(f"{limited} of {_count(there, 'container')} limited on {_count(proven, 'node')}")
+        parts.append(f"{limited} of {counted(there, 'container')} limited on {counted(proven, 'node')}")
     if idle := verdict.containers(AuditState.IDLE):
-        parts.append(f"{_count(idle, 'container')} with nothing on a GPU")
+        parts.append(f"{counted(idle, 'container')} with nothing on a GPU")
     if containers := verdict.containers(AuditState.CONDITION):
         nodes = sum(node.state is AuditState.CONDITION for node in verdict.nodes)
-        parts.append(f"{_count(containers, 'container')} on {_count(nodes, 'node')} by the GPUNode's condition alone")
+        parts.append(f"{counted(containers, 'container')} on {counted(nodes, 'node')} by the GPUNode's condition alone")
     unlimited = sum(stray.process.state == UNLIMITED for stray in verdict.strays)
     if unlimited:
-        parts.append(f"{_count(unlimited, 'process', 'processes')} of shares without a limit")
+        parts.append(f"{counted(unlimited, 'process', 'processes')} of shares without a limit")
     memory_alone = sum(stray.process.state == MEMORY_LIMITED for stray in verdict.strays)
     if memory_alone:
-        parts.append(f"{_count(memory_alone, 'process', 'processes')} of shares without a compute limit")
+        parts.append(f"{counted(memory_alone, 'process', 'processes')} of shares without a compute limit")
     if foreign := len(verdict.strays) - unlimited - memory_alone:
-        parts.append(f"{_count(foreign, 'process', 'processes')} of no share")
+        parts.append(f"{counted(foreign, 'process', 'processes')} of no share")
     if broken := sum(node.state is AuditState.BROKEN for node in verdict.nodes):
-        parts.append(f"something is not in force on {_count(broken, 'node')}")
+        parts.append(f"something is not in force on {counted(broken, 'node')}")
     if unknown := sum(node.state is AuditState.UNKNOWN for node in verdict.nodes):
-        parts.append(f"not certain of {_count(unknown, 'node')}")
+        parts.append(f"not certain of {counted(unknown, 'node')}")
     return "; ".join(parts) or "no node has GPUs that are shared by annotation"
 
 
@@ -247,10 +248,6 @@ def notes(verdict: AuditVerdict) -> list[str]:
     if named:
         sentences.append(f"of {_named(named)} only the condition of the GPUNode is known, which names no container")
     return sentences
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _named(nodes: Sequence[str]) -> str:

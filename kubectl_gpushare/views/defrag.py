@@ -8,6 +8,7 @@ from gpushare import ledger, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.moves import DefragPlan, Move
 from gpushare.gpu_capacity import Fragmentation
+from gpushare.quantity import counted
 from kubectl_gpushare.output.values import NONE, Column, Document, Field, Page, Section, Table, field, section
 from kubectl_gpushare.views import cell_figures
 
@@ -32,7 +33,7 @@ def page(plan: DefragPlan, notes: Sequence[str], kept: Sequence[str] = ()) -> Pa
         *field("Then", _state(plan.after) if moves else "as now: nothing is moved"),
         *_room(plan),
         Section(f"Moves ({len(rows)})", (Table(_COLUMNS, rows),) if rows else (NONE,)),
-        *field("Never Moved", *(f"{_counted(count, 'pod')}: {reason}" for reason, count in plan.fixed)),
+        *field("Never Moved", *(f"{counted(count, 'pod')}: {reason}" for reason, count in plan.fixed)),
         *field("Cordoned", *kept, style="warn"),
         *section("Not Looked At", notes, "warn"),
     )
@@ -63,15 +64,15 @@ def _room(plan: DefragPlan) -> Iterator[Field]:
     if plan.gained is not None and not plan.moves:
         yield from field("Gained", "nothing: no move gains enough")
     elif plan.gained is not None and rest:
-        moves = _counted(rest, "move")
+        moves = counted(rest, "move")
         yield from field("Gained", f"what is free serves more of what pods here ask for, by {moves}", style="good")
     steps = plan.steps
     emptied = [
-        f"{step.name}, by {_counted(len(step.moves), 'move')}" for step in steps if step.gpus and step.asked is None
+        f"{step.name}, by {counted(len(step.moves), 'move')}" for step in steps if step.gpus and step.asked is None
     ]
     steps = tuple(step for step in steps if step.asked is not None)
     made = [
-        f"{step.name}, by {_counted(len(step.moves), 'move')}: on {step.gpus}"
+        f"{step.name}, by {counted(len(step.moves), 'move')}: on {step.gpus}"
         for step in steps
         if step.gpus and step.moves
     ]
@@ -88,10 +89,6 @@ def _room(plan: DefragPlan) -> Iterator[Field]:
     yield from field("Makes Room For", *made, style="good")
     yield from field("Fits Already", *there)
     yield from field("No Way For", *none, style="warn")
-
-
-def _counted(count: int, noun: str) -> str:
-    return f"{count} {noun}{'' if count == 1 else 's'}"
 
 
 def _row(number: int, move: Move) -> tuple[str, ...]:

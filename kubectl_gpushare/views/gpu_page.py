@@ -183,7 +183,6 @@ def _allocated(total: gpu_summary.Sum) -> str:
 
 
 def _lent(gpu: GpuSummary, owner: GpuNode) -> list[str]:
-    """Return a line for each pod that is lent memory of the GPU beyond its own."""
     loans = owner.lent()
     lent = ((holder.pod, tenants.lent_to(holder, gpu.gpu.uuid, loans)) for holder in gpu.used.holders)
     return [f"{quantity.format_bytes(size)} to {name}, beyond its memory" for name, size in lent if size]

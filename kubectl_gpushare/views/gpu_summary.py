@@ -12,6 +12,7 @@ from gpushare import contract, gpu_capacity, ledger, policies, quantity
 from gpushare.allocation import Allocation
 from gpushare.gpunode import CordonNote, Gpu, GpuNode, Mode
 from gpushare.policies import Typical, TypicalOf
+from gpushare.quantity import counted
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
@@ -273,10 +274,10 @@ def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
     if not total.total_percent:
         return "no GPU takes shares by annotation"
     if not any(total.free):
-        return f"nothing is free on {_plural(total.gpus, 'GPU')}"
+        return f"nothing is free on {counted(total.gpus, 'GPU')}"
     percent, memory_bytes = total.free
     size = f"{quantity.format_compute(percent)} with {quantity.format_bytes(memory_bytes)}"
-    text = f"free {size} of {_plural(total.total_percent // 100, 'GPU')}"
+    text = f"free {size} of {counted(total.total_percent // 100, 'GPU')}"
     if total.stranded_gpus >= 0.005:
         text += f", {total.fragmentation:.0%} of it stranded"
     short = [
@@ -289,16 +290,12 @@ def free_sentence(all_gpus: Sequence[GpuSummary], total: Sum) -> str:
     if short:
         size = quantity.format_compute(round(short[0].typical.compute * 100))
         have = "has" if len(short) == 1 else "have"
-        text += f": {_plural(len(short), 'GPU')} {have} less than the typical {size} left"
+        text += f": {counted(len(short), 'GPU')} {have} less than the typical {size} left"
     if total.largest:
         percent, memory_bytes = total.largest.free
         size = f"{quantity.format_compute(percent)} with {quantity.format_bytes(memory_bytes)}"
         text += f"; largest single share {size} on {total.largest.name}"
     return text
-
-
-def _plural(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def ledger_problems(nodes: Iterable[GpuNode], gpus: Iterable[GpuSummary]) -> list[str]:

@@ -111,7 +111,6 @@ def build(
 
 
 def of_node(described: GpuNode, snapshot: Snapshot) -> NodeRow:
-    """Return the row of one node of the snapshot, without its usage."""
     typical_of, kinds = snapshot.typical_of, snapshot.kinds
     return build([described], node_objects=snapshot.node_objects, typical_of=typical_of, kinds=kinds)[0]
 

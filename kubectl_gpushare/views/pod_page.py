@@ -39,7 +39,7 @@ class DescribedPod:
 
     @property
     def needs_default_isolation(self) -> bool:
-        """Whether the cluster's default isolation explains its own."""
+        """Whether the pod has its isolation because of the cluster's default."""
         is_named = contract.ISOLATION in pod.annotations_of(self.manifest)
         return self.entry is not None and self.entry.labels.isolation is not Isolation.ARBITER and not is_named
 

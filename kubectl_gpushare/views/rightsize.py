@@ -9,6 +9,7 @@ from typing import Any
 
 from gpushare import contract, pod, quantity
 from gpushare.gpunode import GpuNode
+from gpushare.quantity import counted
 from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Row, Table, list_document, sentence
 from kubectl_gpushare.planning import rightsizing
 from kubectl_gpushare.planning.rightsizing import Advice, Size, Suggestion
@@ -56,7 +57,7 @@ class RightsizeListing:
             _all(suggestion, suggestion.wanted or suggestion.held) for suggestion in self.suggestions
         )
         totals = {
-            "GPUS": _shares(len(self.suggestions)).replace(" ", "-"),
+            "GPUS": counted(len(self.suggestions), "share").replace(" ", "-"),
             "REQUEST": quantity.format_compute(held.request_percent),
             "NEW-REQUEST": quantity.format_compute(wanted.request_percent),
             "MEMORY": quantity.format_bytes(held.memory_bytes),
@@ -85,13 +86,15 @@ class RightsizeListing:
         if changes:
             free = f"{_signed(whole.request_percent, quantity.format_compute)} GPU of compute and "
             free += f"{_signed(whole.memory_bytes, quantity.format_bytes)} of memory"
-            sentences.append(f"{changes} of {_shares(len(self.suggestions))} could change in size and free {free}")
+            sentences.append(
+                f"{changes} of {counted(len(self.suggestions), 'share')} could change in size and free {free}"
+            )
         if short := sum(suggestion.advice is Advice.TOO_SHORT for suggestion in self.suggestions):
             least = as_kubectl.age(min_observed_seconds)
-            sentences.append(f"{_shares(short)} seen for less than {least}: see --min-observed")
+            sentences.append(f"{counted(short, 'share')} seen for less than {least}: see --min-observed")
         if unknown := sum(suggestion.advice is Advice.UNKNOWN for suggestion in self.suggestions):
-            sentences.append(f"{_shares(unknown)} without anything to go by: -o wide says why")
-        return sentences or [f"all {_shares(len(self.suggestions))} fit"]
+            sentences.append(f"{counted(unknown, 'share')} without anything to go by: -o wide says why")
+        return sentences or [f"all {counted(len(self.suggestions), 'share')} fit"]
 
     def names(self) -> Iterator[str]:
         changing = dict.fromkeys(
@@ -180,10 +183,6 @@ def _item(suggestion: Suggestion, names: Mapping[str, str], container: str) -> d
 
 def _size_document(size: Size) -> dict[str, int]:
     return {"requestPercent": size.request_percent, "memoryBytes": size.memory_bytes}
-
-
-def _shares(count: int) -> str:
-    return "1 share" if count == 1 else f"{count} shares"
 
 
 def as_annotations(wanted: Size) -> dict[str, str]:

@@ -174,7 +174,6 @@ async def register(api: api_client.ApiClient, bundle: str, *, url: str | None) -
 
 
 def is_ours(name: str) -> bool:
-    """Whether this is the name of a webhook that gpushare serves."""
     return name == contract.WEBHOOK_NAME or name.endswith(contract.SYNTAX_WEBHOOK_SUFFIX)
 
 

@@ -144,7 +144,6 @@ class MemoryStore:
             self._asks[key] = after
 
     def learn(self) -> None:
-        """Learn the mix, if that is due."""
         if self._workload.is_due:
             self.chooser.learn(self._workload.snapshot())
 

@@ -167,7 +167,7 @@ def selecting(
 
 
 def amount(resource: str, gpus: int) -> int:
-    """Return how much of the resource stands for so many GPUs."""
+    """Return the amount of the resource that this number of GPUs is."""
     return gpus * 100 if resource == contract.RESOURCE_PERCENT else gpus
 
 
