@@ -9,6 +9,7 @@ from lab import access, lab_layout
 from tests.e2e import borrowed_node
 from tests.e2e.observation import Observer, annotation, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
+from webhook.store import node_ledger
 
 pytestmark = pytest.mark.lab(own=True)
 
@@ -29,6 +30,11 @@ def story(lab: access.Access, installed: lab_layout.Layout, user: Observer) -> N
     node = user.gpunode()
     count = len(node.gpus)
     eventually(lambda: all(gpu.unowned for gpu in user.gpunode().gpus), seconds=SLOWLY, what="the other plugin's GPUs")
+
+    def is_open() -> bool:
+        return all(map(node_ledger.is_open, lab.read(contract.GPUNODE_PATH)["items"]))
+
+    eventually(is_open, seconds=SLOWLY, what="a ledger with the node's pods, which the placer has listed")
 
     # Two shares need one GPU.
     user.apply(sleeper("a", request="0.5"))
