@@ -127,6 +127,9 @@ class BorrowController:
         for node in nodes.values():
             try:
                 await self._tend(node, self._there[node.name])
+                for one in borrowing.to_label(node, self._there[node.name]):
+                    with contextlib.suppress(api_errors.NotFound):  # it is gone
+                        await self.api.patch(f"{placeholders.PODS_PATH}/{one.name}", placeholders.label(one))
             except api_errors.ClusterError as error:  # the next round retries
                 extra = {"node": node.name, "err": str(error)}
                 logger.warning("Could not write placeholders", extra=extra)
@@ -152,9 +155,6 @@ class BorrowController:
             # With its own, long grace period: the node's agent ends it once no process is left on its GPU.
             if not one.leaves and borrowing.may_end(after, one.uid):
                 await self._delete(one)
-        for one in borrowing.to_label(after, here):
-            with contextlib.suppress(api_errors.NotFound):  # it is gone
-                await self.api.patch(f"{placeholders.PODS_PATH}/{one.name}", placeholders.label(one))
         self._report_trouble(after, here)
 
     def _report_trouble(self, node: GpuNode, here: Sequence[Placeholder]) -> None:
