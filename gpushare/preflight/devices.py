@@ -36,7 +36,9 @@ def _owner(facts: ClusterFacts) -> Iterator[Finding]:
         concerned = software_rules.on_nodes(workload, machines)
         owned |= {*concerned}
         if concerned:
-            found = f"{plugin.name} ({software_rules.workload_name(workload)}) allocates GPUs of {counted(concerned)}"
+            found = (
+                f"{plugin.name} ({software_rules.workload_name(workload)}) allocates the GPUs of {counted(concerned)}"
+            )
             remedy = "keep it off these nodes" + (
                 ", or set devicePlugin.enabled=false in the GPU Operator" * ("Operator" in plugin.name)
             )

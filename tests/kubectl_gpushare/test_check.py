@@ -222,7 +222,7 @@ def test_each_problem_of_a_real_cluster_is_found(broken_cluster: Access, kubectl
     assert items["gpu-owner", "Blocking"]["subjects"] == ["node/check-1"]
     assert items["node-taints", "Blocking"]["subjects"] == ["node/check-1"]
     assert items["gpu-operator", "Warning"]["found"] == "the GPU Operator is not ready: its state is notReady"
-    assert "which is ignored" in items["device-injection", "Blocking"]["found"]
+    assert "ignores the environment variable" in items["device-injection", "Blocking"]["found"]
     assert items["sandboxes", "Info"]["subjects"] == ["runtimeclass/gvisor"]
     assert items["kubernetes-version", "Ok"]
     assert items["installer-rights", "Ok"]

@@ -159,7 +159,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
         with_objects("GPUNode", sound.gpunode("gpu-1", DevicesInjected="False"), only=True),
         "device-injection", WARNING, "the agent reports: DevicesInjected is False", ("node/gpu-1",)),
     "a variable with an operator that uses CDI": (
-        both(by_variable, with_objects("ClusterPolicy", policy())), "device-injection", BLOCKING, "an environment variable, which is ignored", ("node/gpu-1", "node/gpu-2")),
+        both(by_variable, with_objects("ClusterPolicy", policy())), "device-injection", BLOCKING, "ignores the environment variable", ("node/gpu-1", "node/gpu-2")),
     "a variable and an unknown runtime": (
         by_variable, "device-injection", UNKNOWN, "whether NVIDIA's runtime is the default on 2 nodes", ("node/gpu-1", "node/gpu-2")),
     "CDI with an old containerd": (
@@ -172,10 +172,10 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "a missing RuntimeClass": (
         both(without_gpunodes, agent_is(runtimeClassName="nvidia")), "device-injection", BLOCKING, "the RuntimeClass nvidia, which does not exist", ()),
     "a toolkit that accepts the variable": (
-        with_objects("ClusterPolicy", policy()), "visible-devices", WARNING, "from any pod", ("clusterpolicy/cluster-policy",)),
+        with_objects("ClusterPolicy", policy()), "visible-devices", WARNING, "to any image with NVIDIA_VISIBLE_DEVICES=all", ("clusterpolicy/cluster-policy",)),
     "a toolkit that ignores the variable": (
         both(by_variable, with_objects("ClusterPolicy", policy(toolkit={"env": [{"name": ACCEPT, "value": "false"}]}))),
-        "visible-devices", BLOCKING, "from privileged pods only", ("clusterpolicy/cluster-policy",)),
+        "visible-devices", BLOCKING, "only from privileged pods", ("clusterpolicy/cluster-policy",)),
     "an old driver": (
         nodes(node("o", labels={"nvidia.com/cuda.driver-version.full": "470.82.01"})), "driver", BLOCKING, "older than 520 (470.82.1)", ("node/o",)),
     "an unknown driver version": (
@@ -202,7 +202,7 @@ BROKEN: dict[str, tuple[Change, str, Severity, str, tuple[str, ...]]] = {
     "an operator that is not ready": (
         with_objects("ClusterPolicy", {**policy(), "status": {"state": "notReady"}}), "gpu-operator", WARNING, "its state is notReady", ("clusterpolicy/cluster-policy",)),
     "Kueue": (setting(groups=frozenset({"kueue.x-k8s.io"})), "kueue", INFO, "Kueue is installed", ()),
-    "gVisor": (with_objects("RuntimeClass", named("RuntimeClass", "sandbox", handler="runsc")), "sandboxes", INFO, "sandbox is gVisor", ("runtimeclass/sandbox",)),
+    "gVisor": (with_objects("RuntimeClass", named("RuntimeClass", "sandbox", handler="runsc")), "sandboxes", INFO, "sandbox (gVisor)", ("runtimeclass/sandbox",)),
     "a webhook that is not ready": (
         with_objects("Deployment", named("Deployment", facts_of_cluster.WEBHOOK, sound.SYSTEM, spec={"replicas": 2}, status={}), only=True),
         "webhook-ready", BLOCKING, "0 of 2 replicas", (f"deployment/{facts_of_cluster.WEBHOOK}",)),

@@ -92,7 +92,7 @@ def test_a_pod_can_use_only_one_syntax() -> None:
 def test_a_pod_with_a_request_of_gpushares_too_is_refused() -> None:
     both = asking({"main": {"aliyun.com/gpu-mem": "3"}}, annotations={f"{contract.MEMORY}.main": "8Gi"})
     assert refused(both) == (
-        "gpushare.io/memory.main and aliyun.com/gpu-mem, which is Aliyun's syntax, both ask for a share: remove one "
+        "gpushare.io/memory.main and aliyun.com/gpu-mem, Aliyun's syntax, both ask for a share: remove one "
         "(it may come from a LimitRange)"
     )
     written = asking(annotations={"gpu-fraction": "0.5", contract.REQUEST: "0.5"})
