@@ -1,4 +1,4 @@
-"""kubectl gpushare: shows who shares which GPU, with which amounts, and what else fits.
+"""kubectl gpushare: shows which pods share which GPU, with which amounts, and what else fits.
 
 `cli` imports the verb's module in `commands`, which fetches from a `source` (the cluster, through kubectl, or saved
 files), makes `views`, and prints them by `output`. `planning` tries in memory, with the placement code, what would

@@ -85,7 +85,7 @@ class Verbs(click.Group):
 )
 @click.pass_context
 def group(context: click.Context) -> None:
-    """Show who shares which GPU, with which amounts, and what else fits.
+    """Show which pods share which GPU, with which amounts, and what else fits.
 
     Reads GPUNodes, and pods if a verb needs them, through kubectl, so it works with every kubeconfig. Flags come after
     the verb. With --from FILE it reads saved objects and needs no cluster.

@@ -73,7 +73,7 @@ export function sentence(node: NodeItem, gpu: Gpu, whyNoUse: string): string {
       : `use n/a, because ${whyNoUse || "nothing measures it"}`;
     parts.push(`compute ${percent}% and memory ${bytes(held)} of ${bytes(gpu.bytes)} allocated; ${use}`);
     const lent = (gpu.shares ?? []).reduce((sum, share) => sum + (share.lent ?? 0), 0);
-    if (lent) parts.push(`${bytes(lent)} of it is lent and may be taken back`);
+    if (lent) parts.push(`${bytes(lent)} of it is lent`);
     const why = gpu.status?.length ? "" : takesNothing(gpu);
     parts.push(gpu.fits ? `fits ${gpu.fits}` : `fits nothing new${why && why !== "full" ? `: ${why}` : ""}`);
   }

@@ -137,7 +137,7 @@ function block(share: Share, at: number, width: number, used: number | null, par
   return made;
 }
 
-/** The memory that a share is lent beyond its own: it may be taken back, so that it is drawn apart. */
+/** The memory lent to a share beyond its own, drawn apart because its unused part goes back. */
 function loan(share: Share, at: number, width: number, used: number): HTMLElement {
   const fill = el("div", { class: "fill" });
   fill.style.width = `${Math.min(1, used) * 100}%`;

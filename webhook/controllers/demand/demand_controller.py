@@ -25,7 +25,7 @@ from webhook.controllers import queue
 from webhook.controllers.demand import demand_kinds, demand_pods
 from webhook.controllers.demand.demand_client import DemandClient
 from webhook.controllers.demand.demand_pods import DemandPod
-from webhook.controllers.demand.provisioning_requests import Gang, GangRequests
+from webhook.controllers.demand.provisioning_requests import GangDemand, GangRequests
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 from webhook.store.ledger_store import FilteredStore, ScratchStore
@@ -221,7 +221,7 @@ class DemandController:
         gangs = []
         for name, pods in members.items():
             before = (demand.gpus for demand in packing.demands if place[demand.uids[0]] < place[pods[0].uid])
-            gangs.append(Gang(name, tuple(pods), sum(before)))
+            gangs.append(GangDemand(name, tuple(pods), sum(before)))
         default = self.store.chooser.isolation
         ends, together = await self._requests.reconcile(gangs, self._template, default, self._excluded)
         suffixes |= ends

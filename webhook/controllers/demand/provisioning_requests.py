@@ -97,7 +97,7 @@ class ProvisioningRequest:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Gang:
+class GangDemand:
     """The pods of a gang that lack room. ahead: the GPUs that other pods ahead of them in the queue ask for."""
 
     name: str
@@ -123,7 +123,7 @@ class GangRequests:
 
     async def reconcile(
         self,
-        gangs: Sequence[Gang],
+        gangs: Sequence[GangDemand],
         template: Mapping[str, Any],
         default: str,
         excluded: Callable[[NodeDemand], Sequence[str]],
@@ -172,7 +172,7 @@ class GangRequests:
         self.may_exist = bool(found) or count > 0
         return ends, asked
 
-    def _pack(self, gang: Gang, default: str) -> tuple[NodeDemand, ...] | str:
+    def _pack(self, gang: GangDemand, default: str) -> tuple[NodeDemand, ...] | str:
         """Return what the gang needs, or why it asks for nothing."""
         packing = node_demand.pack(gang.pods, max_gpus=self.max_gpus, default=default)
         if Unmet.NO_KIND in packing.unmet.values():
@@ -208,7 +208,7 @@ class GangRequests:
 
     async def _create(
         self,
-        gang: Gang,
+        gang: GangDemand,
         demands: Sequence[NodeDemand],
         template: Mapping[str, Any],
         excluded: Callable[[NodeDemand], Sequence[str]],
@@ -243,7 +243,7 @@ class GangRequests:
         logger.info("Withdrew a ProvisioningRequest", extra={"request": one.name, "state": one.state.value})
 
 
-def manifest(gang: Gang, demands: Sequence[NodeDemand], names: Sequence[str], class_name: str) -> dict[str, Any]:
+def manifest(gang: GangDemand, demands: Sequence[NodeDemand], names: Sequence[str], class_name: str) -> dict[str, Any]:
     """Return the request to create; `names`: of the PodTemplates, as `_pod_sets` orders them."""
     sets = zip(names, _pod_sets(demands).values(), strict=True)
     spec = {
@@ -294,5 +294,5 @@ def _rejected(error: api_errors.ClusterError) -> str:
     return f"; asks for no nodes: {errors.shortened(str(error), longest=MAX_WORDS)}"
 
 
-def _for_all(gangs: Sequence[Gang], end: str) -> dict[str, str]:
+def _for_all(gangs: Sequence[GangDemand], end: str) -> dict[str, str]:
     return {pod.uid: end for gang in gangs for pod in gang.pods}
