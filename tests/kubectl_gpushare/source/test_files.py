@@ -182,5 +182,5 @@ def test_selectors_match_like_the_api_server(text: str, matches: bool) -> None:
 
 @pytest.mark.parametrize("text", ["a b", "=a", "pool in a", "pool=a,", "pool>1"])
 def test_invalid_selector_is_quoted(text: str) -> None:
-    with pytest.raises(plugin_errors.PluginError, match="is not a label selector"):
+    with pytest.raises(plugin_errors.PluginError, match="is no label selector"):
         files.parse_selector(text)
