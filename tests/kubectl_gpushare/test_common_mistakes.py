@@ -49,7 +49,7 @@ def test_user_without_access_to_gpunodes_gets_no_guesses(plugin: Plugin, tenant:
 def test_user_without_access_to_gpunodes_gets_the_pods_reason(plugin: Plugin, tenant: str) -> None:
     ended = plugin("why", "waiting", "-n", "ml", KUBECTL_PATH=tenant)
     assert ended.code == 1
-    assert f'pod "waiting" was told: {sample.WAITING}' in ended.err
+    assert f"the pod's reason: {sample.WAITING}" in ended.err
 
 
 @pytest.mark.parametrize("verb", ["cordon", "uncordon"])
