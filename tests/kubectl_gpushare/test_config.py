@@ -84,7 +84,7 @@ def test_diff_finds_the_entry_in_several_config_maps(plugin: Plugin, saved: Path
     assert difference(plugin, saved, tmp_path, text, "--entry", "mine")[0] == 0
     code, _, err = difference(plugin, saved, tmp_path, text, "--entry", "any")
     assert code == 1
-    assert "any is an entry of several ConfigMaps (first, second): give a file with one of them" in err
+    assert "any is in several ConfigMaps (first, second): give a file with one of them" in err
 
 
 def test_mig_parted_file_is_rejected_with_a_remedy(plugin: Plugin, tmp_path: Path) -> None:

@@ -137,7 +137,7 @@ def test_agent_without_peaks_is_reported_as_older(
         (("--min-observed", "30"), 'error: --min-observed "30" is not a duration'),
         (("--metrics", "/nonexistent"), "error: /nonexistent cannot be read"),
         (("nobody",), 'No pods that hold shares found in ml namespace.\nerror: no pod that holds a share "nobody"\n'),
-        (("-l", "a b"), 'error: "a b" is not a label selector'),
+        (("-l", "a b"), 'error: "a b" is no label selector'),
     ],
     ids=str,
 )

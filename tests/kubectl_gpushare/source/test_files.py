@@ -95,9 +95,9 @@ def test_missing_pod_names_its_other_namespace(saved: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("", "has no GPUNode and no pod"),
-        ('{"kind": "List", "items": []}', "has no GPUNode and no pod"),
-        ("kind: Node\nmetadata: {name: a}\n", "has no GPUNode and no pod"),
+        ("", "has no GPUNode or pod"),
+        ('{"kind": "List", "items": []}', "has no GPUNode or pod"),
+        ("kind: Node\nmetadata: {name: a}\n", "has no GPUNode or pod"),
         ('{"kind": "GPUNode"', "is not JSON"),
         ('{"kind": "GPUNode"}', r"GPUNode that is invalid: metadata\.name"),
         ("a: [", "neither JSON nor YAML"),
@@ -105,7 +105,7 @@ def test_missing_pod_names_its_other_namespace(saved: Path) -> None:
         ('{"a": ' + "[" * 100_000, "is not JSON"),
         ('{"a": 1' + "0" * 5000 + "}", "is not JSON"),
         ('{[1]: "a"}', "is not JSON .* name of a field"),
-        ('{"kind": "PodList", "metadata": 5, "items": []}', "has no GPUNode and no pod"),
+        ('{"kind": "PodList", "metadata": 5, "items": []}', "has no GPUNode or pod"),
     ],
 )
 def test_invalid_file_is_named_with_a_remedy(tmp_path: Path, content: str, sentence: str) -> None:
@@ -182,5 +182,5 @@ def test_selectors_match_like_the_api_server(text: str, matches: bool) -> None:
 
 @pytest.mark.parametrize("text", ["a b", "=a", "pool in a", "pool=a,", "pool>1"])
 def test_invalid_selector_is_quoted(text: str) -> None:
-    with pytest.raises(plugin_errors.PluginError, match="is not a label selector"):
+    with pytest.raises(plugin_errors.PluginError, match="is no label selector"):
         files.parse_selector(text)

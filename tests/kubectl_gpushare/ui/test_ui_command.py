@@ -56,10 +56,10 @@ def test_names_in_a_saved_page_cannot_end_its_script(plugin: Plugin, tmp_path: P
 @pytest.mark.parametrize(
     ("content", "sentence"),
     [
-        ("hello", "neither JSON nor YAML|is not a Kubernetes object|has no GPUNode and no pod"),
-        ('{"kind": "List", "items": [{"kind": "Secret"}]}', "has no GPUNode and no pod in it: make one with"),
+        ("hello", "neither JSON nor YAML|is not a Kubernetes object|has no GPUNode or pod"),
+        ('{"kind": "List", "items": [{"kind": "Secret"}]}', "has no GPUNode or pod: make one with"),
         ('{"kind": "GPUNode", "metadata": {}}', "has a GPUNode that is invalid"),
-        ("", "has no GPUNode and no pod in it"),
+        ("", "has no GPUNode or pod"),
     ],
 )
 def test_a_file_that_is_no_cluster_is_one_sentence(plugin: Plugin, tmp_path: Path, content: str, sentence: str) -> None:
