@@ -39,8 +39,9 @@ def ordinary(draw: random.Random) -> Json:
     if draw.random() < 0.2:
         made = many(2, [request, f"0.{draw.randrange(10, 60)}"], gpus=gpus)
     else:
-        model = {"model": f"*H100*{draw.randrange(4)}"} if draw.random() < 0.2 else {}
-        made = pod(request=request, gpus=str(gpus), **model)
+        made = pod(request=request, gpus=str(gpus))
+        if draw.random() < 0.2:
+            made["metadata"]["annotations"][contract.MODEL] = f"*H100*{draw.randrange(4)}"
     cpu, gibibytes = draw.choice((1, 2, 4, 8)), draw.choice((4, 16, 64))
     made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": str(cpu), "memory": f"{gibibytes}Gi"}}
     return made
