@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any, Final
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -11,6 +12,11 @@ from gpushare.allocation import Isolation
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.source import chosen_source
+
+if TYPE_CHECKING:
+    from gpushare.whatif.world import World
+    from kubectl_gpushare.planning.capacity import CapacityAnswer
+    from kubectl_gpushare.source.pod_files import Manifest
 
 DOES_NOT_FIT = 2  # exit code
 
@@ -69,8 +75,6 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
       kubectl get gpunodes,nodes,pods -A -o yaml > cluster.yaml
       kubectl gpushare fit --request 0.5 --from cluster.yaml -o json
     """
-    from gpushare.whatif.requesting_pod import RequestingPod
-    from kubectl_gpushare.planning import capacity
     from kubectl_gpushare.source import pod_files
     from kubectl_gpushare.views import fit as view
 
@@ -85,13 +89,40 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
         raise click.UsageError("specify the size of the share: --request, --memory or --gpus")
     origin = chosen_source.from_options(chosen)
     namespace = chosen.namespace or origin.default_namespace
-    if filename:
-        workloads = pod_files.read(filename, namespace=namespace)
-    else:
-        metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
-        workloads = [pod_files.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})]
+    workloads = pod_files.read(filename, namespace=namespace) if filename else [described(namespace, annotations)]
     snapshot = chosen_source.everything(origin, [workload.pod for workload in workloads])
-    wanted, wrong, notes = [], [], list(snapshot.notes)
+    notes = list(snapshot.notes)
+    found, wrong = placed(origin, snapshot.world(), workloads, notes, count=count)
+    printing.show_page("Fit", lambda: view.page(found, notes), lambda: view.document(found, notes), chosen)
+    if wrong:
+        raise plugin_errors.PluginError("; ".join(wrong))
+    return 0 if found.all_fit else DOES_NOT_FIT
+
+
+def described(namespace: str, annotations: dict[str, str]) -> Manifest:
+    """Return a pod with one container that asks for this."""
+    from kubectl_gpushare.source import pod_files
+
+    metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
+    return pod_files.Manifest("", {"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
+
+
+def placed(
+    origin: chosen_source.Source,
+    world: World,
+    workloads: Sequence[Manifest],
+    notes: list[str],
+    *,
+    count: int | None = None,
+) -> tuple[CapacityAnswer, list[str]]:
+    """Place pods by the defaults, bounds and quotas of their namespaces; return also why the webhook denies others.
+
+    Raises `PluginError` if it denies all of them.
+    """
+    from gpushare.whatif.requesting_pod import RequestingPod
+    from kubectl_gpushare.planning import capacity
+
+    wanted, wrong = [], []
     spaces = {pod.namespaced_name(workload.pod)[0] for workload in workloads}
     ranges = {name: chosen_source.share_range(origin, name, notes) for name in sorted(spaces)}
     for workload in workloads:
@@ -107,12 +138,8 @@ def command(filename: str | None, count: int | None, **params: Any) -> int:
             wrong.append(f"{workload.name}: {refused}" if workload.name else refused)
     if not wanted:
         raise plugin_errors.PluginError("; ".join(wrong))
-    world = snapshot.world()
     world.ranges = ranges
     allowances = chosen_source.allowances(origin, (batch.asked.namespace for batch in wanted), notes)
     found = capacity.answer(world, wanted, allowances)
     notes += world.unknown_claims(batch.asked.manifest for batch in wanted)
-    printing.show_page("Fit", lambda: view.page(found, notes), lambda: view.document(found, notes), chosen)
-    if wrong:
-        raise plugin_errors.PluginError("; ".join(wrong))
-    return 0 if found.all_fit else DOES_NOT_FIT
+    return found, wrong

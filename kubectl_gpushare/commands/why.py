@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -12,6 +12,11 @@ from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.output import printing
 from kubectl_gpushare.output.values import Document, Page, field
 from kubectl_gpushare.source import chosen_source, inputs, workloads
+
+if TYPE_CHECKING:
+    from kubectl_gpushare.planning.reasons import Reasons
+    from kubectl_gpushare.source.snapshot import Snapshot
+    from kubectl_gpushare.views.pod_page import DescribedPod
 
 
 @click.command(short_help="Explain why a pod waits and what would help, or why it is on this GPU")
@@ -48,26 +53,38 @@ def explained(
     origin: chosen_source.Source, chosen: options.Options, name: str
 ) -> tuple[Callable[[], Page], Callable[[], Document]]:
     """Return functions that make the page and the document about a pod. Raises `PluginError`."""
-    from gpushare.defragmentation import evicting
-    from kubectl_gpushare.planning import preempting, reasons
-    from kubectl_gpushare.views import pod_page as described
     from kubectl_gpushare.views import why
 
     meant = workloads.pod_meant(origin, chosen, name)
     manifest = meant.manifest
-    name = pod.namespaced_name(manifest)[1]
     try:
         snapshot = chosen_source.everything(origin, [manifest])
     except plugin_errors.KubectlForbidden as error:
-        said = pod.annotations_of(manifest).get(contract.REASON)
+        name, said = pod.namespaced_name(manifest)[1], pod.annotations_of(manifest).get(contract.REASON)
         raise plugin_errors.KubectlForbidden(f'{error}; pod "{name}" waits: {said}' if said else str(error)) from error
+    notes = list(snapshot.notes)
+    described_pod, explanation = reasons_of(origin, manifest, snapshot, notes)
+    return (
+        lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
+        lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},
+    )
+
+
+def reasons_of(
+    origin: chosen_source.Source, manifest: pod.PodJson, snapshot: Snapshot, notes: list[str]
+) -> tuple[DescribedPod, Reasons]:
+    """Return all reasons of a pod: the engine's, Kueue's, helpful moves, and preemption. Raises `PluginError`."""
+    from gpushare.defragmentation import evicting
+    from kubectl_gpushare.planning import preempting, reasons
+    from kubectl_gpushare.views import pod_page as described
+
+    namespace, name = pod.namespaced_name(manifest)
     described_pod = described.find(manifest, snapshot.nodes)
     if not described_pod.ours:
         wrong = inputs.misspelt(manifest)
         hint = wrong or f"see `kubectl describe pod {name}`"
         raise plugin_errors.PluginError(f'pod "{name}" asks for no share of a GPU: {hint}')
-    namespace, is_exclusive = pod.namespaced_name(manifest)[0], contract.EXCLUSION in pod.annotations_of(manifest)
-    notes = list(snapshot.notes)
+    is_exclusive = contract.EXCLUSION in pod.annotations_of(manifest)
     allowances = chosen_source.allowances(origin, [namespace] if is_exclusive else (), notes)
     allowed = chosen_source.share_range(origin, namespace, notes)
     try:
@@ -83,7 +100,4 @@ def explained(
         budgets = evicting.Budgets.from_manifests(chosen_source.read(origin.budgets, chosen_source.BUDGETS, []) or ())
         explanation = reasons.with_moves(explanation, manifest, snapshot, budgets)
         explanation = preempting.with_victims(explanation, manifest, snapshot, budgets)
-    return (
-        lambda: (*field("Missing", meant.missing, style="bad"), *why.page(described_pod, explanation, notes)),
-        lambda: {**why.document(described_pod, explanation, notes), "missing": meant.missing},
-    )
+    return described_pod, explanation

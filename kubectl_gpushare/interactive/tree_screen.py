@@ -116,7 +116,7 @@ class TreeScreen(Screen[None]):
         self._end_filter(is_shown=bool(self._look.words))
 
     def action_open(self, is_to_open: bool) -> None:
-        row = self._table.selected
+        row = self._table.settled()
         if row is None:
             return
         if is_to_open and row.has_children:
@@ -127,7 +127,7 @@ class TreeScreen(Screen[None]):
             self._table.select_parent()
 
     def action_open_or_close(self) -> None:
-        row = self._table.selected
+        row = self._table.settled()
         if row is not None and row.has_children:
             self._change(opened=self._look.opened ^ {row.key})
 
@@ -233,9 +233,13 @@ class TreeScreen(Screen[None]):
             self.app.push_screen(AskScreen(action, self._actions.typed(*action.words), self._place), tell)
 
     def _of_selected(self, make: Callable[[TreeRow], _Made]) -> _Made | None:
-        row = self._table.selected
+        row = self._table.settled()
+        if row is None:
+            self._said = "the selected row has gone: select another" if self._rows else ""
+            self._tell()
+            return None
         try:
-            return make(row) if row is not None else None
+            return make(row)
         except plugin_errors.PluginError as error:
             self._said = str(error)
             self._tell()

@@ -6,7 +6,7 @@ column stays as wide as the widest cell that was seen.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 from rich.style import Style
 from rich.text import Text
@@ -26,6 +26,13 @@ from kubectl_gpushare.views.tree_rows import TreeRows
 
 _AROUND = 2  # lines: headers and totals
 _SELECTED = Style(reverse=True)
+
+
+class _Sought(NamedTuple):
+    """The row to select once it is counted; until then the cursor stays where it was, beyond the counted rows, too."""
+
+    key: Key
+    line: int  # of the screen
 
 
 class TreeTable(ScrollView, can_focus=True):
@@ -49,7 +56,7 @@ class TreeTable(ScrollView, can_focus=True):
         self._tree: ClusterTree | None = None
         self._rows: TreeRows | None = None
         self._cursor = 0
-        self._sought: Key | None = None  # the row to select once it is counted
+        self._sought: _Sought | None = None
         self._widest: dict[str, int] = {}  # characters, by header
         self._lines: tuple[tuple[int, ...], list[Strip]] | None = None  # what they depend on, and the drawn lines
         self._sort_by = ""
@@ -57,32 +64,48 @@ class TreeTable(ScrollView, can_focus=True):
 
     @property
     def selected(self) -> TreeRow | None:
-        return self._rows[self._cursor] if self._rows else None
+        """The selected row; None until it has been counted."""
+        return self._rows[self._cursor] if self._rows and self._sought is None else None
+
+    def settled(self) -> TreeRow | None:
+        """Return the row that was selected, for a key that acts on it: count until it is found; None if it has gone."""
+        sought = self._sought
+        self._settle()
+        row = self.selected
+        return row if sought is None or row is None or row.key == sought.key else None
 
     def show(self, tree: ClusterTree, rows: TreeRows, *, sort_by: str = "") -> None:
         """Show these rows. The selected one stays selected and in its line."""
         before = self.selected
-        key = self._sought or (before.key if before else None)
+        if before is not None:
+            self._sought = _Sought(before.key, self._cursor - self.scroll_offset.y)
         self._tree, self._rows, self._sort_by = tree, rows, sort_by
-        self._seek(key)
+        self.grow()
 
     def grow(self) -> None:
         """Show the rows that have been counted since."""
-        self._seek(self._sought)
-
-    def _seek(self, key: Key | None) -> None:
-        rows = self._rows
+        rows, sought = self._rows, self._sought
         if rows is None:
             return
-        line = self._cursor - self.scroll_offset.y
-        found = rows.find(key) if key else None
-        self._sought = key if found is None and not rows.is_complete else None
-        self._cursor = min(self._cursor, max(0, len(rows) - 1)) if found is None else found
+        found = rows.find(sought.key) if sought else None
+        if found is not None or rows.is_complete:
+            self._sought = None
+        if self._sought is None:
+            self._cursor = min(self._cursor, max(0, len(rows) - 1)) if found is None else found
         self.virtual_size = Size(self.size.width, len(rows) + _AROUND)
         self._changed()
-        if key:
-            self.scroll_to(y=self._cursor - line, animate=False)
+        if sought is not None:
+            self.scroll_to(y=self._cursor - sought.line, animate=False)
+        if sought is not None and self._sought is None:
             self._keep_in_view()
+
+    def _settle(self) -> None:
+        rows, sought = self._rows, self._sought
+        if rows is None or sought is None:
+            return
+        while not rows.is_complete and rows.find(sought.key) is None:
+            rows.advance(0.0)
+        self.grow()
 
     def select(self, index: int) -> None:
         self._sought = None
@@ -91,9 +114,11 @@ class TreeTable(ScrollView, can_focus=True):
         self._changed()
 
     def action_move(self, lines: int) -> None:
+        self._settle()
         self.select(self._cursor + lines)
 
     def action_page(self, pages: int) -> None:
+        self._settle()
         self.select(self._cursor + pages * max(1, self._visible - 1))
 
     def action_to_end(self, last: bool) -> None:
@@ -103,7 +128,7 @@ class TreeTable(ScrollView, can_focus=True):
         self.select(self._length - 1 if last else 0)
 
     def select_parent(self) -> None:
-        if (row := self.selected) is not None and (rows := self._rows) is not None:
+        if (row := self.settled()) is not None and (rows := self._rows) is not None:
             above = range(self._cursor - 1, -1, -1)
             self.select(next((place for place in above if rows[place].depth < row.depth), self._cursor))
 
@@ -116,7 +141,7 @@ class TreeTable(ScrollView, can_focus=True):
     def on_click(self, event: events.Click) -> None:
         row = self.scroll_offset.y + event.y - 1
         if 0 < event.y < self.size.height - 1 and row < self._length:
-            again = row == self._cursor
+            again = row == self._cursor and self._sought is None
             self.select(row)
             if again:
                 self.post_message(self.Toggled())
@@ -171,7 +196,7 @@ class TreeTable(ScrollView, can_focus=True):
         lines = [text[0], *text[1 : len(drawn) + 1], *[""] * (self._visible - len(drawn)), text[-1]]
         strips = [self._strip(line, width) for line in lines]
         at = self._cursor - first + 1
-        if shown and 0 < at <= len(shown):
+        if self._sought is None and 0 < at <= len(shown):
             strips[at] = strips[at].apply_style(_SELECTED)
         return strips
 

@@ -1,4 +1,4 @@
-"""PageAnswers to the page's questions, from the verbs' own engine and views: why, fit, defrag and describe.
+"""Answers to the page's questions, from the verbs' own engine and views: why, fit, defrag and describe.
 
 Each answer has the verb's page, the GPUs to light up, and the command that gives the same answer in a terminal. The
 page shows the commands; none is run.
@@ -10,7 +10,7 @@ import dataclasses
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, Final
 
 import click
@@ -20,24 +20,26 @@ from gpushare.defragmentation import evicting, goals
 from gpushare.defragmentation.moves import DefragPlan
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, explanation, filters
+from gpushare.refusal import Cause
 from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.requesting_pod import RequestingPod
 from gpushare.whatif.world import World
 from kubectl_gpushare import options, plugin_errors
 from kubectl_gpushare.commands import describe
 from kubectl_gpushare.commands import fit as fit_command
+from kubectl_gpushare.commands import why as why_command
 from kubectl_gpushare.output import values
-from kubectl_gpushare.planning import capacity, reasons
 from kubectl_gpushare.source import chosen_source
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_model
 from kubectl_gpushare.ui.page_model import Json, Scene
-from kubectl_gpushare.views import defrag, fit, gpu_summary, node_table, pod_page, tenants, why
+from kubectl_gpushare.views import defrag, fit, gpu_summary, node_table, tenants, why
 
 Question = Mapping[str, str]  # a parameter's name -> its value
 # What a request may say on the page, as the flags of `fit` -> the annotation.
 ASKED: Final = {name.replace("_", "-"): key for name, (key, _, _) in fit_command.ASKED.items()}
-_AROUND: Final = ("namespace", "gpu")  # of a question: whose pod, and which GPU gets a verdict
+_ON: Final = "on_gpu"  # the GPU that gets a verdict: the page asks for it, and no word that is typed has a "_"
+_QUOTA: Final = "quota"  # the rule that rejects all GPUs
 MAX_NEAREST: Final = 12  # candidates that light up
 
 
@@ -70,14 +72,8 @@ class PageAnswers:
         manifest = _pod(scene.snapshot, question.get("pod", ""))
         snapshot = chosen_source.with_storage(self._origin, scene.snapshot, [manifest])
         namespace, name = pod.namespaced_name(manifest)
-        described = pod_page.find(manifest, snapshot.nodes)
         notes = list(snapshot.notes)
-        is_exclusive = contract.EXCLUSION in pod.annotations_of(manifest)
-        quotas = chosen_source.allowances(self._origin, [namespace] if is_exclusive else (), notes)
-        allowed = chosen_source.share_range(self._origin, namespace, notes)
-        found = reasons.explain(manifest, snapshot, quotas.get(namespace, ()), allowed)
-        if found.refusal is not None:
-            found = reasons.with_moves(found, manifest, snapshot, self._budgets([]))
+        described, found = why_command.reasons_of(self._origin, manifest, snapshot, notes)
         document = why.document(described, found, notes)
         return {
             "page": page_json(why.page(described, found, notes)),
@@ -108,29 +104,40 @@ class PageAnswers:
     def _fit(self, question: Question) -> Json:
         """Return where a request fits: the engine's choice, and each GPU that every filter accepts."""
         scene = self._scene()
-        if unknown := [name for name in question if name not in ASKED and name not in _AROUND]:
-            known = ", ".join(f"{name}=" for name in ASKED)
-            raise plugin_errors.PluginError(f'unknown word "{unknown[0]}=": must be one of {known}')
-        annotations = {key: question[name] for name, key in ASKED.items() if question.get(name)}
+        words = {name: value for name, value in question.items() if name != _ON}
+        for name, value in words.items():
+            if name not in ASKED and name != "namespace":
+                known = ", ".join(f"{name}=" for name in (*ASKED, "namespace"))
+                raise plugin_errors.PluginError(f'unknown word "{name}=": must be one of {known}')
+            if not value:
+                raise plugin_errors.PluginError(f'"{name}=" has no value: write one after the "=", or remove the word')
+        namespace = words.pop("namespace", self._chosen.namespace or self._default_namespace)
+        if not options.is_name(namespace):
+            raise plugin_errors.PluginError(f'namespace "{namespace}" cannot be the name of a namespace')
+        annotations = {ASKED[name]: value for name, value in words.items()}
         if not any(key in annotations for key in contract.SHARE_KEYS):
-            raise plugin_errors.PluginError("say how large the share is, such as 0.5 + 16Gi")
-        namespace = question.get("namespace") or self._chosen.namespace or "default"
-        metadata = {"name": "asked", "namespace": namespace, "annotations": annotations}
-        asked = RequestingPod.from_manifest({"metadata": metadata, "spec": {"containers": [{"name": "main"}]}})
-        words = [f"--{name}={question[name]}" for name in ASKED if question.get(name)]
-        world = self._current_world(scene.snapshot)
-        found = capacity.answer(world, [capacity.PodBatch("", asked, 1)])
-        fits, counts, verdicts = _verdicts(world, asked, question.get("gpu", ""))
+            raise plugin_errors.PluginError("specify the size of the share, such as 0.5 + 16Gi")
+        world, notes = self._current_world(scene.snapshot), list(scene.snapshot.notes)
+        found, _ = fit_command.placed(self._origin, world, [fit_command.described(namespace, annotations)], notes)
+        result, flags = found.fits[0], [f"--{name}={words[name]}" for name in ASKED if name in words]
+        if namespace != self._default_namespace:
+            flags += ["-n", namespace]
+        by_quota = str(result.refusal) if result.refusal and result.refusal.cause is Cause.QUOTA else ""
+        fits, counts, verdict = _verdicts(world, result.wanted.asked, question.get(_ON, ""), by_quota)
         return {
-            "page": page_json(fit.page(found, list(scene.snapshot.notes))),
-            "best": [gpu for where in found.fits[0].gpus for gpu in _each_gpu(where)],
-            "reason": str(found.fits[0].refusal or ""),
+            "page": page_json(fit.page(found, notes)),
+            "best": [gpu for where in result.gpus for gpu in _each_gpu(where)],
+            "reason": str(result.refusal or ""),
             "more": None if found.more is None else found.more + 1,
             "fits": fits,
             "counts": counts,
-            "verdict": verdicts,
-            "command": page_model.command(scene, "fit", *words),
+            "verdict": verdict,
+            "command": page_model.command(scene, "fit", *flags),
         }
+
+    @cached_property
+    def _default_namespace(self) -> str:
+        return self._origin.default_namespace
 
     def _current_world(self, snapshot: Snapshot) -> World:
         if self._world is None or self._world[0] is not snapshot:
@@ -178,8 +185,11 @@ def _pod(snapshot: Snapshot, name: str) -> pod.PodJson:
     raise plugin_errors.KubectlNotFound(f'pod "{name}" is gone, or pods could not be read')
 
 
-def _verdicts(world: World, asked: RequestingPod, named: str) -> tuple[dict[str, str], list[Json], str]:
-    """Return by node a digit per GPU (1: it fits), how many GPUs each rule rejects, and the reason of GPU `named`."""
+def _verdicts(world: World, asked: RequestingPod, named: str, by_quota: str) -> tuple[dict[str, str], list[Json], str]:
+    """Return by node a digit per GPU (1: it fits), how many GPUs each rule rejects, and the reason of GPU `named`.
+
+    by_quota: why a ResourceQuota rejects the pod on every GPU, if one does.
+    """
     answer = world.place(asked.manifest, asked.request)
     tried = isolation.choices(asked.request, world.profile.isolation)
     kind = answer.isolation if isinstance(answer, Placement) else tried[0].isolation
@@ -193,6 +203,7 @@ def _verdicts(world: World, asked: RequestingPod, named: str) -> tuple[dict[str,
         digits = {}
         for gpu, used in view.gpus():
             no = (explanation.NODE_RULE, closed, 0.0) if closed else None
+            no = (_QUOTA, f"cannot take it: {by_quota}", 0.0) if by_quota else no
             no = no or filters.reject(filters.FilterInput(gpu, used, demand.share, request.constraints))
             digits[gpu.uuid] = "0" if no else "1"
             if no:
@@ -201,7 +212,7 @@ def _verdicts(world: World, asked: RequestingPod, named: str) -> tuple[dict[str,
                 verdict = no[1] if no else "fits"
         fits[view.node.name] = "".join(digits[gpu.uuid] for gpu in sorted(view.node.gpus, key=lambda gpu: gpu.index))
     phrases = {name: rule.phrase for name, rule in filters.RULES.items()}
-    phrases[explanation.NODE_RULE] = "on nodes that cannot take the pod"
+    phrases |= {explanation.NODE_RULE: "on nodes that cannot take the pod", _QUOTA: "beyond the ResourceQuota"}
     return fits, [{"phrase": phrases[name], "gpus": count} for name, count in counts.items()], verdict
 
 

@@ -171,7 +171,7 @@ def _share(gpu: GpuSummary, holder: Allocation, pods: tenants.Pods, loans: Mappi
         state = "Held"
     elif holder.reserved_until is not None:
         state = "Reserved"
-    # A failed GPU computes nothing, whatever its pod would like to do.
+    # A failed GPU computes nothing, so its shares are not idle.
     is_idle = used is not None and not used.bound and used.compute_percent < IDLE_PERCENT and percent > 0
     is_idle &= gpu.gpu.healthy and not gpu.gone
     return {

@@ -101,7 +101,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._send(HTTPStatus.OK, self.page, "text/html; charset=utf-8")
             return
         try:
-            asked = {key: found[0] for key, found in urllib.parse.parse_qs(query, max_num_fields=20).items()}
+            pairs = urllib.parse.parse_qs(query, keep_blank_values=True, max_num_fields=20)
+            asked = {key: found[0] for key, found in pairs.items()}
         except ValueError:
             asked = {}
         if not hmac.compare_digest(asked.pop("token", "").encode(errors="replace"), self.token.encode()):

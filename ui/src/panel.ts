@@ -222,7 +222,7 @@ export class Panel {
     this.judging?.abort();
     this.judging = new AbortController();
     try {
-      return (await this.source.ask<FitAnswer>("fit", { ...request(text), gpu }, this.judging.signal)).verdict;
+      return (await this.source.ask<FitAnswer>("fit", { ...request(text), on_gpu: gpu }, this.judging.signal)).verdict;
     } catch (error) {
       return (error as Error).message;
     }

@@ -10,7 +10,7 @@ interface Gpu {
 }
 
 interface GpuNodeJson {
-  spec?: { allocations?: unknown[] };
+  spec?: { allocations?: { id: string }[] };
   status?: {
     config?: string;
     gpus?: Gpu[];
@@ -28,6 +28,9 @@ const GpuNode = makeCustomResourceClass({
 
 const json = (item: { jsonData: unknown }) => item.jsonData as GpuNodeJson;
 const gpus = (item: { jsonData: unknown }) => json(item).status?.gpus ?? [];
+// Without backfill reservations: they keep GPUs for pods that still wait.
+const allocations = (item: { jsonData: unknown }) =>
+  (json(item).spec?.allocations ?? []).filter(each => !each.id.startsWith('hold-'));
 const models = (item: { jsonData: unknown }) =>
   [...new Set(gpus(item).map(gpu => gpu.model ?? 'unknown'))].join(', ');
 
@@ -54,7 +57,7 @@ function GpuNodes() {
         {
           id: 'allocations',
           label: 'Allocations',
-          getValue: item => json(item).spec?.allocations?.length ?? 0,
+          getValue: item => allocations(item).length,
         },
         { id: 'config', label: 'Config', getValue: item => json(item).status?.config ?? '' },
         { id: 'ready', label: 'Ready', getValue: ready },

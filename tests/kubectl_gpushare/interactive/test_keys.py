@@ -210,6 +210,39 @@ async def test_a_large_cluster_is_shown_while_its_rows_are_counted(
         assert person.selected == "n199"
 
 
+async def test_the_cursor_stays_on_its_row_while_rows_are_counted(
+    saved_cluster: files.Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = [builders.node(f"n{number:03}", gpus=1) for number in range(200)]
+
+    def tree(*gone: str) -> gpu_tree.ClusterTree:
+        return gpu_tree.build(Snapshot(tuple(node for node in nodes if node.name not in gone)), now=0.0)
+
+    async with at_the_terminal(saved_cluster, tree()) as person:
+        await person.press("end")
+        person.table.select(165)
+        assert person.selected == "n165"
+        line = next(number for number, text in enumerate(person.screen()) if "n165" in text)
+        monkeypatch.setattr(tree_screen, "_COUNT_SECONDS", 0.0)
+        monkeypatch.setattr(tree_screen, "_KEY_SECONDS", 1e6)
+        person.app.show(tree(), None)
+        await person.until(lambda: not person.app.tree_screen._rows.is_complete)  # type: ignore[union-attr]
+        assert person.table.selected is None
+        await person.press("w")  # acts on the row, so it is counted
+        await person.shows("why explains a pod: select one")
+        assert person.selected == "n165"
+        await person.until(lambda: "n165" in person.screen()[line])
+        person.app.show(tree("n165"), None)
+        await person.until(lambda: person.table.selected is None)
+        await person.press("c")
+        await person.shows("the selected row has gone: select another")
+        assert person.selected == "n166"  # in its place
+        person.app.show(tree("n165", "n166"), None)
+        await person.until(lambda: person.table.selected is None)
+        await person.press("down")
+        assert person.selected == "n168"
+
+
 @pytest.mark.slow
 async def test_why_and_describe_say_what_the_verbs_say(saved_cluster: files.Files) -> None:
     async with at_the_terminal(saved_cluster, size=(120, 40), files=("cluster.json",)) as person:

@@ -65,6 +65,14 @@ def test_a_typed_request_marks_the_gpus_that_it_fits(play: Play, visit: Visit) -
     expect(page.locator(".fit-answer")).to_have_text("see Fit")
     page.locator("#request").fill("0.5 + 16Gi memory-limit=24Gi --isolation=arbiter")
     expect(page.locator(".command code")).to_contain_text("--memory=16Gi --memory-limit=24Gi --isolation=arbiter")
+    for model in ("NVIDIA A100-SXM4-80GB", '"NVIDIA A100-SXM4-80GB"'):
+        page.locator("#request").fill(f"0.5 model={model} + 8Gi namespace=ml")
+        flags = "--request=0.5 --memory=8Gi '--model=NVIDIA A100-SXM4-80GB' -n ml"
+        expect(page.locator(".command code")).to_contain_text(flags)
+        page.locator("#request").fill("0.5 gpu=2")
+        expect(page.locator(".error")).to_contain_text('unknown word "gpu=": must be one of request=')
+    page.locator("#request").fill("0.5 isolation=")
+    expect(page.locator(".error")).to_contain_text('"isolation=" has no value')
 
 
 def test_a_dragged_request_says_why_not(play: Play, visit: Visit) -> None:

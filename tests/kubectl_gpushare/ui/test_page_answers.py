@@ -8,20 +8,35 @@ from typing import Any
 
 import pytest
 
+from gpushare import codec, contract
 from kubectl_gpushare import options
+from kubectl_gpushare.planning import reasons
 from kubectl_gpushare.source.files import Files
 from kubectl_gpushare.ui import cluster_follower, page_answers, page_state
 from kubectl_gpushare.ui.page_answers import PageAnswers
+from tests import builders
+from tests.gpushare.defragmentation import clusters
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import Plugin
 
 
-@pytest.fixture
-def answers(saved: Path) -> PageAnswers:
-    chosen = options.Options(files=(str(saved),))
+def about(path: Path, **chosen_flags: Any) -> PageAnswers:
+    chosen = options.Options(files=(str(path),), **chosen_flags)
     origin = Files(chosen.files)
     scene = cluster_follower.saved_scene(origin, chosen, sample.NOW)
     return PageAnswers(origin, chosen, lambda: scene)
+
+
+def add(path: Path, *items: dict[str, Any]) -> Path:
+    whole = json.loads(path.read_text())
+    whole["items"] += items
+    path.write_text(json.dumps(whole))
+    return path
+
+
+@pytest.fixture
+def answers(saved: Path) -> PageAnswers:
+    return about(saved)
 
 
 def words(page: list[dict[str, Any]]) -> dict[str, list[str]]:
@@ -41,17 +56,76 @@ def test_why_says_what_the_verb_says_and_lights_up_its_first_choice(
 
 
 def test_why_names_the_nearest_misses(answers: PageAnswers, saved: Path, plugin: Plugin) -> None:
-    whole = json.loads(saved.read_text())
-    manifest = sample.gated("ml/large", request="1", memory="79Gi")
-    whole["items"].append(manifest)
-    saved.write_text(json.dumps(whole))
-    chosen = options.Options(files=(str(saved),))
-    origin = Files(chosen.files)
-    scene = cluster_follower.saved_scene(origin, chosen, sample.NOW)
-    answer = PageAnswers(origin, chosen, lambda: scene).answer("why", {"pod": "ml/large"})
+    add(saved, sample.gated("ml/large", request="1", memory="79Gi"))
+    answer = about(saved).answer("why", {"pod": "ml/large"})
     verb = json.loads(plugin("why", "large", "-n", "ml", "--from", saved, "-o", "json").out)
     assert answer["nearest"][0] == {"gpu": "gpu-1/3", "why": "has 70Gi of 80Gi free", "rule": "memory"}
     assert [miss["gpu"] for miss in answer["nearest"]] == [miss["gpu"] for miss in verb["candidates"][:12]]
+
+
+def test_why_says_preemption_and_what_kueue_waits_for(tmp_path: Path, plugin: Plugin) -> None:
+    lower = clusters.owned("lower", request="1")
+    high = builders.pod("high", request="1", uid="uid-high", spec={"priority": 10})
+    gates = [{"name": contract.SCHEDULING_GATE}, {"name": reasons.KUEUE_GATE}]
+    queued = builders.pod("queued", request="1", uid="uid-queued")
+    high["spec"]["schedulingGates"], queued["spec"]["schedulingGates"] = gates[:1], gates
+    owner = {"apiVersion": "v1", "kind": "Pod", "name": "queued", "uid": "uid-queued"}
+    condition = {"type": "QuotaReserved", "status": "False", "message": "no quota is left"}
+    workload = {
+        "apiVersion": "kueue.x-k8s.io/v1beta1",
+        "kind": "Workload",
+        "metadata": {"name": "w", "namespace": "default", "ownerReferences": [owner]},
+        "status": {"conditions": [condition]},
+    }
+    items = [codec.to_document(view.node) for view in clusters.cluster((lower, "n0/0")).views.values()]
+    path = tmp_path / "cluster.json"
+    items += [clusters.node_manifest("n0"), lower, high, queued, workload]
+    path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
+    answers = about(path)
+    for name, sentence in (("high", "would take the place of default/lower on n0"), ("queued", "Kueue: no quota is")):
+        page = json.dumps(answers.answer("why", {"pod": f"default/{name}"})["page"])
+        assert sentence in page
+        assert sentence in " ".join(plugin("why", name, "-n", "default", "--from", path).out.split())
+
+
+def test_fit_heeds_the_bounds_and_defaults_of_the_namespace(saved: Path, plugin: Plugin) -> None:
+    bounds = {"max.gpushare.io/request": "0.2", "default.gpushare.io/memory": "8Gi"}
+    add(saved, *(namespace(name, bounds) for name in ("default", "ml")))
+    answers = about(saved)
+    for question, flags in (({}, ()), ({"namespace": "ml"}, ("-n", "ml"))):
+        no = answers.answer("fit", {"request": "0.5", "memory": "16Gi", **question})
+        verb = plugin("fit", "--request", "0.5", "--memory", "16Gi", *flags, "--from", saved)
+        assert verb.err == f"error: {no['error']}\n"
+        assert 'has max.gpushare.io/request "0.2": write at most "0.2"' in no["error"]
+        yes = answers.answer("fit", {"request": "0.1", **question})
+        document = json.loads(plugin("fit", "--request", "0.1", *flags, "--from", saved, "-o", "json").out)
+        assert yes["best"] == document["pods"][0]["gpus"]
+        assert words(yes["page"])["Asks For"] == document["pods"][0]["asksFor"]
+        assert "8Gi" in words(yes["page"])["Asks For"][0]
+        assert ("-n ml" in yes["command"]) is bool(question)
+
+
+def test_fit_heeds_quotas_and_the_namespace_of_the_command_line(saved: Path, plugin: Plugin) -> None:
+    quota = {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": {"name": "gpus", "namespace": "ml"},
+        "spec": {"hard": {f"requests.{contract.RESOURCE_PERCENT}": "20"}},
+    }
+    asked = {"request": "0.5", "memory": "16Gi"}
+    answer = about(add(saved, quota), namespace="ml").answer("fit", {**asked, "on_gpu": "gpu-1/3"})
+    verb = plugin("fit", "--request", "0.5", "--memory", "16Gi", "-n", "ml", "--from", saved, "-o", "json")
+    assert answer["reason"] == json.loads(verb.out)["pods"][0]["reason"]
+    assert "the ResourceQuota gpus of its namespace leaves 20" in answer["reason"]
+    assert set("".join(answer["fits"].values())) == {"0"}
+    assert answer["verdict"] == f"cannot take it: {answer['reason']}"
+    assert answer["counts"] == [{"phrase": "beyond the ResourceQuota", "gpus": 12}]
+    assert answer["command"].startswith("kubectl gpushare fit --request=0.5 --memory=16Gi -n ml --from=")
+    assert about(saved).answer("fit", asked)["reason"] == ""
+
+
+def namespace(name: str, annotations: dict[str, str]) -> dict[str, Any]:
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "annotations": annotations}}
 
 
 def test_fit_marks_each_gpu_and_the_place_that_the_webhook_would_choose(
@@ -74,8 +148,8 @@ def test_fit_takes_the_flags_of_the_verb(answers: PageAnswers) -> None:
 
 def test_fit_says_why_not_on_one_gpu(answers: PageAnswers) -> None:
     asked = {"request": "0.5", "memory": "16Gi"}
-    assert answers.answer("fit", {**asked, "gpu": "gpu-1/0"})["verdict"] == "has 0.25 of its compute free"
-    assert answers.answer("fit", {**asked, "gpu": "gpu-1/3"})["verdict"] == "fits"
+    assert answers.answer("fit", {**asked, "on_gpu": "gpu-1/0"})["verdict"] == "has 0.25 of its compute free"
+    assert answers.answer("fit", {**asked, "on_gpu": "gpu-1/3"})["verdict"] == "fits"
 
 
 @pytest.mark.parametrize(
@@ -83,7 +157,11 @@ def test_fit_says_why_not_on_one_gpu(answers: PageAnswers) -> None:
     [
         ("fit", {"request": "1.5"}, 'gpushare.io/request "1.5" is more than one GPU'),
         ("fit", {"memory": "many"}, "many"),
-        ("fit", {}, "say how large the share is"),
+        ("fit", {}, "specify the size of the share"),
+        ("fit", {"request": "0.5", "gpu": "2"}, 'unknown word "gpu=": must be one of request=, '),
+        ("fit", {"request": "0.5", "isolation": ""}, '"isolation=" has no value'),
+        ("fit", {"request": "0.5", "namespace": "../x"}, 'namespace "../x" cannot be the name of a namespace'),
+        ("why", {"pod": "web/nginx"}, 'pod "nginx" asks for no share of a GPU'),
         (
             "fit",
             {"request": "0.5", "colour": "red"},
@@ -110,7 +188,6 @@ def test_describe_has_the_words_of_the_verb(answers: PageAnswers) -> None:
 
 def crowded(tmp_path: Path) -> PageAnswers:
     """Two GPUs, each 40% taken by a pod of a ReplicaSet, and one more pod that would fit if both were on one GPU."""
-    from gpushare import codec
     from gpushare.gpunode import GpuNode
 
     gpus = tuple(sample.gpu("n", index) for index in range(2))
@@ -123,10 +200,7 @@ def crowded(tmp_path: Path) -> PageAnswers:
     path = tmp_path / "crowded.json"
     items = [codec.to_document(GpuNode("n", gpus, held)), *pods, waits]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
-    chosen = options.Options(files=(str(path),))
-    origin = Files(chosen.files)
-    scene = cluster_follower.saved_scene(origin, chosen, sample.NOW)
-    return PageAnswers(origin, chosen, lambda: scene)
+    return about(path)
 
 
 def test_defrag_draws_moves_and_the_gpus_after_them(tmp_path: Path) -> None:
