@@ -64,7 +64,7 @@ def test_why_names_the_nearest_misses(answers: PageAnswers, saved: Path, plugin:
 
 
 def test_why_says_preemption_and_what_kueue_waits_for(tmp_path: Path, plugin: Plugin) -> None:
-    lower = clusters.owned("lower", request="1")
+    low, lower = clusters.owned("low", priority=1, request="1"), clusters.owned("lower", request="1")
     high = builders.pod("high", request="1", uid="uid-high", spec={"priority": 10})
     gates = [{"name": contract.SCHEDULING_GATE}, {"name": reasons.KUEUE_GATE}]
     queued = builders.pod("queued", request="1", uid="uid-queued")
@@ -77,9 +77,9 @@ def test_why_says_preemption_and_what_kueue_waits_for(tmp_path: Path, plugin: Pl
         "metadata": {"name": "w", "namespace": "default", "ownerReferences": [owner]},
         "status": {"conditions": [condition]},
     }
-    items = [codec.to_document(view.node) for view in clusters.cluster((lower, "n0/0")).views.values()]
+    items = [codec.to_document(view.node) for view in clusters.cluster((low, "n0/0"), (lower, "n0/1")).views.values()]
     path = tmp_path / "cluster.json"
-    items += [clusters.node_manifest("n0"), lower, high, queued, workload]
+    items += [clusters.node_manifest("n0"), low, lower, high, queued, workload]
     path.write_text(json.dumps({"apiVersion": "v1", "kind": "List", "items": items}))
     answers = about(path)
     for name, sentence in (("high", "would take the place of default/lower on n0"), ("queued", "Kueue: no quota is")):
