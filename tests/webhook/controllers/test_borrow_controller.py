@@ -285,7 +285,7 @@ async def test_a_placeholder_whose_agent_neither_reports_nor_ends_it_gets_an_eve
 @pytest.mark.parametrize("kind", ["mps", "mig"])
 async def test_an_isolation_that_changes_the_gpu_is_refused_with_the_reason(kind: str) -> None:
     cluster, made = Cluster(), gated("a", request="0.5", isolation=kind)
-    said = f"takes no shares with isolation {kind}, only with arbiter, because another device plugin gives it"
+    said = f"takes no shares with isolation {kind}, only with arbiter, because it belongs to another device plugin"
     assert said in await blocked(cluster, made)
     assert await cluster.round(made) == [""]  # and nothing is added: no borrowed GPU would help
     assert cluster.pods == {}
