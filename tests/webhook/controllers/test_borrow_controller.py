@@ -332,7 +332,7 @@ async def test_a_node_without_another_device_plugin_lends_no_gpu() -> None:
     cluster.store.chooser.cache.put_node_spec(NODE, dataclasses.replace(cluster.spec, allocatable=allocatable))
     (end,) = await cluster.round(gated("a", request="1"))
     assert "it offers no nvidia.com/gpu" in end
-    assert "DRA (GPUCluster) cannot be borrowed" in end
+    assert "not those of a DRA driver (GPUCluster)" in end
 
 
 async def test_the_bounds_of_a_node_and_of_all_hold() -> None:
