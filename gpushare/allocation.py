@@ -185,7 +185,7 @@ class Allocation:
 
     @property
     def is_backfill_reservation(self) -> bool:
-        """Whether it is a backfill reservation: capacity kept for a gated pod that has waited too long."""
+        """Whether it is a backfill reservation: capacity kept for a gated pod, by backfill or preemption."""
         return self.id.startswith(contract.BACKFILL_PREFIX)
 
     @property

@@ -130,7 +130,7 @@ class PartState(enum.StrEnum):
     """The state of a part of a GPU."""
 
     ALLOCATED = "allocated"  # held by shares
-    HELD = "held"  # held by a backfill reservation
+    HELD = "held"  # kept by a backfill reservation
     FREE = "free"
     FRAGMENTED = "fragmented"  # free, in pieces too small for the typical request
     CORDONED = "cordoned"  # free, but closed to new pods by an admin

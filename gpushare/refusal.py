@@ -12,7 +12,7 @@ class Cause(enum.StrEnum):
 
     GATE = "gate"  # another controller's scheduling gate
     GROUP = "group"  # its gang is incomplete
-    HOLD = "hold"  # the capacity is reserved for a pod that has waited longer
+    HOLD = "hold"  # the capacity is kept for another waiting pod: by backfill or preemption
     LEDGER = "ledger"  # the ledger or the pod could not be written, or other writers were faster
     NO_GPU = "no-gpu"  # no GPU is known
     PREEMPTS = "preempts"  # pods of lower priority are evicted for it, and have not ended yet

@@ -99,7 +99,8 @@ def load_program(
         raise DenialError(f"no bpf file system is mounted at {bpf_root} (systemd mounts one at /sys/fs/bpf)")
     missing = kernel_process.missing_capabilities(_CAPABILITIES, proc=proc)
     if missing and kernel_process.missing_capabilities(_ALL_OF_THEM, proc=proc):
-        raise DenialError(f"the agent lacks the capabilities {', '.join(missing)}: see config/components")
+        lacked = ", ".join(missing)
+        raise DenialError(f"the agent lacks the capabilities {lacked}: add the component deny-unregistered")
     try:
         offsets = program.offsets(BTF.read_bytes(), program.FIELDS)
     except (OSError, program.FieldsError) as error:

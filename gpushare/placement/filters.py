@@ -214,7 +214,8 @@ def _isolation(ask: FilterInput) -> Verdict:
         return None
     if not there:
         return "takes no shares of any isolation", 9.0
-    why = ", because another device plugin gives it, whose GPUs gpushare does not change" if ask.gpu.owner else ""
+    why = ", because it belongs to another device plugin, and gpushare does not reconfigure such GPUs"
+    why = why if ask.gpu.owner else ""
     return f"takes no shares with isolation {wanted}, only with {' or '.join(there)}{why}", 9.0
 
 

@@ -203,7 +203,7 @@ def _other_admission(facts: ClusterFacts) -> Iterator[Finding]:
             remedy = f"exempt the namespace {_SYSTEM} from such rules"
             yield Finding(Severity.INFO, found, (f"mutatingwebhookconfiguration/{name}",), remedy)
         elif name != contract.WEBHOOK_CONFIGURATION and any(map(_blocks_our_pods, entries(configuration, "webhooks"))):
-            found = f"{name} fails closed for every pod: while it is down, none of {_SYSTEM} can be recreated"
+            found = f"{name} fails closed for every pod: while it is down, no pod of {_SYSTEM} can be recreated"
             remedy = f"exclude {_SYSTEM} in its namespaceSelector"
             yield Finding(Severity.INFO, found, (f"mutatingwebhookconfiguration/{name}",), remedy)
 

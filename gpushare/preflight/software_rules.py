@@ -107,7 +107,7 @@ def _sharers(facts: ClusterFacts) -> Iterator[Finding]:
         found = f"{sharer.name} ({workload_name(workload)}) " + (
             f"runs on {len(concerned)} of gpushare's nodes" if concerned else "runs on none of gpushare's nodes"
         )
-        remedy = "keep one of the two off these nodes: remove the label that selects its agent" * bool(concerned)
+        remedy = "keep it off these nodes, or remove the label that selects gpushare's agent" * bool(concerned)
         commands = _off(sharer.off_by, concerned)
         yield Finding(severity, found, tuple(f"node/{name}" for name in concerned), remedy, commands)
     groups = facts.groups or frozenset()

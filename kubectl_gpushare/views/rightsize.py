@@ -91,7 +91,8 @@ class RightsizeListing:
             )
         if short := sum(suggestion.advice is Advice.TOO_SHORT for suggestion in self.suggestions):
             least = as_kubectl.age(min_observed_seconds)
-            sentences.append(f"{counted(short, 'share')} seen for less than {least}: see --min-observed")
+            rest = f"seen for less than {least}, so nothing is suggested: see --min-observed"
+            sentences.append(f"{counted(short, 'share')} {rest}")
         if unknown := sum(suggestion.advice is Advice.UNKNOWN for suggestion in self.suggestions):
             sentences.append(f"{counted(unknown, 'share')} without anything to go by: -o wide says why")
         return sentences or [f"all {counted(len(self.suggestions), 'share')} fit"]

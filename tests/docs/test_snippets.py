@@ -101,6 +101,7 @@ FOREIGN = {
     *("--admission-control-config-file", "--authorization-config", "--authorization-mode"),  # API server
     *("--delete-emptydir-data", "--ignore-daemonsets", "--force"),  # kubectl drain and delete
     *("--bump-revision", "--mark-compacted"),  # etcdutl
+    "--enable-provisioning-requests",  # Cluster Autoscaler
     *("--gpu-reset", "--replace"),  # nvidia-smi and simgpu
     *("--copy-to", "--set-as-default"),  # kubectl and nvidia-ctk
     *("--prune", "--take-ownership", "--reuse-values"),  # kubectl apply and helm

@@ -82,8 +82,8 @@ def test_short_observation_is_reported_and_can_be_allowed(plugin: Plugin, saved:
     words = ("rightsize", "-n", "batch", "b", "--from", saved, "--metrics", metrics)
     only = plugin(*words, "-o", "commands")
     assert (only.code, only.out) == (0, "")
-    assert only.err == "1 share seen for less than 30m: see --min-observed\n"
-    assert "1 share seen for less than 30m: see --min-observed\n" in plugin(*words).out
+    assert only.err == "1 share seen for less than 30m, so nothing is suggested: see --min-observed\n"
+    assert "1 share seen for less than 30m, so nothing is suggested: see --min-observed\n" in plugin(*words).out
     out = plugin(*words, "--min-observed", "1m", "--margin", "0").out
     assert "resize b -n batch --request 0.1 --memory 1Gi\n" in out
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.apiserver
 TYPED = {line for block in pages.blocks() if block.page == "docs/operations.md" for line in pages.lines(block)}
 
 
-def test_certificates_are_made_anew(cluster: Cluster) -> None:
+def test_documented_commands_recreate_the_certificates(cluster: Cluster) -> None:
     remedy = f"kubectl -n {contract.SYSTEM_NAMESPACE} delete secret {contract.CERTIFICATE_SECRET}"
     again = "kubectl apply --server-side -f config/base/certificates/secret.yaml"
     assert {remedy, again} <= TYPED

@@ -33,7 +33,7 @@ def test_flags_come_before_the_environment() -> None:
         webhook_settings.parse([], {"GPUSHARE_WEBHOOK_PREEMPTION": "on"})
 
 
-def test_a_url_says_how_we_are_reached() -> None:
+def test_url_names_the_host_of_the_certificate() -> None:
     assert webhook_settings.parse(["--url=https://10.0.0.1:8443/mutate"], {}).names == ("10.0.0.1",)
 
 

@@ -171,7 +171,7 @@ def test_expired_certificate_makes_the_replica_unready(webhook: Served) -> None:
     assert webhook.mounted.missing() is None
 
 
-def test_the_name_within_the_cluster_alone_will_do(webhook: Served) -> None:
+def test_certificate_with_only_the_service_name_is_accepted(webhook: Served) -> None:
     webhook.secret.put_certificates(issued(NAMES[0]))
     webhook.mounted.step()
     assert webhook.mounted.missing() is None

@@ -85,7 +85,7 @@ def test_clock_that_is_hours_off_causes_no_reissue(hours: int) -> None:
     assert is_trusted(held, held.serving, START)
 
 
-def test_another_name_asks_for_another_certificate() -> None:
+def test_changed_name_causes_a_new_certificate() -> None:
     assert rotation.next_step(made(), ("elsewhere.svc",), now=START) is RotationStep.ISSUE
 
 

@@ -47,9 +47,9 @@ def test_second_claimant_gets_an_event_with_the_holder() -> None:
         pytest.param(claiming("second", phase="Succeeded"), id="has ended"),
     ],
 )
-def test_other_reservations_are_not_own(one: Pod) -> None:
+def test_pods_that_claim_nothing_cause_no_conflict(one: Pod) -> None:
     assert find(held_by("u-first"), claiming("first"), one) == []
 
 
-def test_nothing_counts_as_lost_before_its_owner_is_known() -> None:
+def test_no_conflict_is_reported_before_the_holder_is_known() -> None:
     assert find(held_by(""), claiming("first"), claiming("second")) == []

@@ -285,7 +285,7 @@ async def test_a_placeholder_whose_agent_neither_reports_nor_ends_it_gets_an_eve
 @pytest.mark.parametrize("kind", ["mps", "mig"])
 async def test_an_isolation_that_changes_the_gpu_is_refused_with_the_reason(kind: str) -> None:
     cluster, made = Cluster(), gated("a", request="0.5", isolation=kind)
-    said = f"takes no shares with isolation {kind}, only with arbiter, because another device plugin gives it"
+    said = f"takes no shares with isolation {kind}, only with arbiter, because it belongs to another device plugin"
     assert said in await blocked(cluster, made)
     assert await cluster.round(made) == [""]  # and nothing is added: no borrowed GPU would help
     assert cluster.pods == {}
@@ -332,7 +332,7 @@ async def test_a_node_without_another_device_plugin_lends_no_gpu() -> None:
     cluster.store.chooser.cache.put_node_spec(NODE, dataclasses.replace(cluster.spec, allocatable=allocatable))
     (end,) = await cluster.round(gated("a", request="1"))
     assert "it offers no nvidia.com/gpu" in end
-    assert "DRA (GPUCluster) cannot be borrowed" in end
+    assert "not those of a DRA driver (GPUCluster)" in end
 
 
 async def test_the_bounds_of_a_node_and_of_all_hold() -> None:

@@ -264,7 +264,7 @@ async def test_reasons_against_a_node_that_runs_other_pods_say_nothing_about_a_n
     assert "another would not help" in (await cluster.reasons(wants))[0]
 
 
-async def test_pods_for_which_no_node_comes_do_not_hold_the_bound() -> None:
+async def test_pods_whose_nodes_never_start_do_not_block_newer_ones() -> None:
     cluster = Cluster(full("node-a", gpus=8), max_gpus=8)
     typo = gated("typo", gpus="8", spec={"nodeSelector": {"pool": "typo"}})
     assert await cluster.reasons(typo) == ["waits for a node: 8 GPUs asked for"]

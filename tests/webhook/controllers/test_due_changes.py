@@ -54,7 +54,7 @@ def test_seen_pod_ends_its_unconfirmed_reservation() -> None:
     assert is_settled(dataclasses.replace(changes, confirm={}))
 
 
-def test_it_confirms_even_too_late() -> None:
+def test_pod_that_appears_after_the_expiry_is_confirmed() -> None:
     assert due(reserved(until=NOW - 1), pods=(a_pod(),)).confirm["node-a"]
 
 
@@ -107,7 +107,7 @@ def test_living_pod_keeps_its_share_whatever_its_annotations_say() -> None:
         assert is_settled(due(confirmed(), pods=(pod,)))
 
 
-def test_a_pod_that_is_not_in_our_copy_is_only_a_suspicion() -> None:
+def test_missing_pod_keeps_its_share_until_that_is_verified() -> None:
     changes = due(confirmed(), pods=(a_pod(uid="another"),))
     assert ids(changes.gone) == ["a1"]
     assert not changes.release

@@ -15,7 +15,7 @@ def piece_of_work() -> None:
     time.sleep(pacing.WORK_SECONDS)
 
 
-async def test_answer_waits_for_one_piece_of_work_only() -> None:
+async def test_review_waits_for_at_most_one_piece_of_work() -> None:
     pieces = 0
 
     async def work() -> None:
@@ -38,7 +38,7 @@ async def test_answer_waits_for_one_piece_of_work_only() -> None:
     assert sorted(waited)[len(waited) * 3 // 4] <= 1  # another one comes in where the machine stood still
 
 
-def test_short_work_rests_once() -> None:
+def test_short_work_pauses_once() -> None:
     rests: list[float | None] = []
 
     def pass_time(seconds: float | None) -> None:

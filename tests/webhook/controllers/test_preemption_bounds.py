@@ -108,7 +108,7 @@ async def test_there_is_one_preemption_at_a_time_per_namespace_and_node() -> Non
     assert len(cluster.evicted) == 1
 
 
-async def test_kinds_that_help_nobody_do_not_starve_another() -> None:
+async def test_pods_without_victims_do_not_starve_others() -> None:
     cluster = await full(0, 0)
     for number in range(preemptor.MAX_TRIES):
         cluster.ask(f"huge-{number}", priority=20, request="1", memory=f"{200 + number}Gi")

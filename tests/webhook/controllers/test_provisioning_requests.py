@@ -65,7 +65,7 @@ async def test_a_gang_asks_once_for_all_that_it_lacks() -> None:
     assert requests(cluster) == []
 
 
-async def test_nodes_that_have_room_and_were_of_no_use_are_excluded() -> None:
+async def test_requests_exclude_the_same_nodes_as_demand_pods() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     cluster.describe("node-b")
     await cluster.reasons(*gang())
@@ -76,7 +76,7 @@ async def test_nodes_that_have_room_and_were_of_no_use_are_excluded() -> None:
     assert excluded(with_pod) == excluded(pod)
 
 
-async def test_the_answers_of_the_autoscaler_are_followed() -> None:
+async def test_conditions_of_the_autoscaler_change_the_reason() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     await cluster.reasons(*gang())
     (one,) = requests(cluster)
@@ -132,7 +132,7 @@ async def test_a_request_changes_with_the_gang_before_nodes_start() -> None:
     assert (await cluster.reasons(*gang()[1:]))[0] == "waits for nodes: 2 GPUs asked for together"
 
 
-async def test_all_or_nothing_within_the_bound() -> None:
+async def test_gang_asks_for_all_its_gpus_or_none_within_the_maximum() -> None:
     cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
     bound = "asks for no nodes: no more than 4 GPUs are asked for (--demand-max-gpus)"
     single = gated("single", gpus="2")
@@ -148,7 +148,7 @@ async def test_all_or_nothing_within_the_bound() -> None:
     assert set(await cluster.reasons(*gang(5, name="large"))) == {f"{bound}, and the gang needs more"}
 
 
-async def test_only_some_gangs_ask_at_a_time() -> None:
+async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     several = [pod for number in range(5) for pod in gang(2, name=f"g{number}x")]
     said = await cluster.reasons(*several)
@@ -171,7 +171,7 @@ async def test_a_cluster_without_the_crd_says_so() -> None:
 
 
 @pytest.mark.parametrize("path", [PATH, TEMPLATES_PATH])
-async def test_what_the_api_server_refuses_is_said_and_leaves_nothing(
+async def test_rejected_provisioning_request_is_reported_and_leaves_no_object(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = cluster_with(full("node-a", gpus=8))

@@ -102,7 +102,7 @@ def test_satisfied_pods_are_not_checked_until_they_change() -> None:
     )
 
 
-def test_they_grow_by_priority_and_then_age() -> None:
+def test_shares_grow_by_priority_and_then_age() -> None:
     gpunode = node(holding("old", 10, 8), holding("young", 10, 8), holding("first", 10, 8))
     asked = {"request": "0.4", "memory": "8Gi"}
     resize_requests = find(

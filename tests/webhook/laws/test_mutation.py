@@ -82,7 +82,7 @@ def test_a_rewritten_pod_needs_no_patch(manifest: dict[str, Any]) -> None:
 
 
 @given(strategies.pods())
-def test_nothing_but_ours_is_touched(manifest: dict[str, Any]) -> None:
+def test_rewrite_changes_only_gpushares_fields(manifest: dict[str, Any]) -> None:
     request = read(manifest)
     sharers = {name for demand in request.demands for name in demand.containers}
     before = copy.deepcopy(manifest)

@@ -63,7 +63,7 @@ def test_interruption_at_any_step_breaks_no_law() -> None:
     assert count > 100
 
 
-def test_story_is_reproducible() -> None:
+def test_same_seed_gives_the_same_events() -> None:
     first, second = stories.story(7), stories.story(7)
     first.run()
     second.run()

@@ -30,7 +30,7 @@ def test_applied_patch_gives_the_other_value(before: dict[str, Any], after: dict
 
 
 @given(value=values)
-def test_between_equals_there_is_no_difference(value: Any) -> None:
+def test_equal_values_have_an_empty_patch(value: Any) -> None:
     assert mutation.patch(value, copy.deepcopy(value)) == []
 
 

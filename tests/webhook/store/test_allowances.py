@@ -122,7 +122,7 @@ def test_scoped_quota_is_left_to_the_api_server(spec: dict[str, Any]) -> None:
     assert (lacks(document, {PERCENT: 1}) is None) == bool(spec)
 
 
-async def test_quotas_come_and_go() -> None:
+async def test_allowances_follow_the_quotas() -> None:
     api = ScriptedApi()
     known = reservation_limits.QuotaAllowances(api)
     quotas = known.informer

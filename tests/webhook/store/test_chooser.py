@@ -106,7 +106,7 @@ def test_refusal_for_cpu_quotes_the_node_filter() -> None:
     assert str(place(on, asks())).endswith("nearest: node-a has 2 of 32 CPUs free, 4 are requested")
 
 
-def test_freed_room_is_seen() -> None:
+def test_freed_cpu_is_used() -> None:
     on = store_of(node("node-a"), pods=(busy("node-a", "30"),))
     assert isinstance(place(on, asks()), Refusal)
     on.pod_changed(("default", "web-node-a"), None)

@@ -38,7 +38,7 @@ def test_contended_node_is_deprioritized_in_either_half() -> None:
         assert not _kept(_replica(leads=leads), *NODES)
 
 
-def test_the_leader_and_another_share_no_node() -> None:
+def test_leader_and_follower_prefer_different_nodes_after_a_conflict() -> None:
     of_leader = next(name for name in NODES if name in _kept(_replica(leads=True), "other"))
     leaders, others = _kept(_replica(leads=True), of_leader), _kept(_replica(), of_leader)
     assert not leaders & others

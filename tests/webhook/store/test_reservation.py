@@ -269,7 +269,7 @@ def confirmed(stored: Any, on: Shared) -> None:
     on.change("node-a", lambda node: ledger.confirm(node, {identity: PodRef("default", "trainer", "uid-1")}))
 
 
-async def test_only_the_very_pod_keeps_a_reservation() -> None:
+async def test_reservation_is_kept_only_for_the_same_pod() -> None:
     for spoil in (another_name, confirmed):
         on = Shared(builders.node())
         _, stored = await admitted(on, builders.pod(request="0.5"))
@@ -282,7 +282,7 @@ async def test_only_the_very_pod_keeps_a_reservation() -> None:
         assert len(held(on)) == 2
 
 
-async def test_a_pod_that_another_webhook_has_ask_for_something_else_gets_that_instead() -> None:
+async def test_request_changed_by_another_webhook_gets_a_new_reservation() -> None:
     for changed in (another_request, another_model):
         on = Shared(builders.node())
         _, stored = await admitted(on, builders.pod(request="0.5"))

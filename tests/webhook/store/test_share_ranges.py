@@ -38,7 +38,7 @@ async def test_a_namespace_that_the_watch_has_not_shown_is_read_from_the_api_ser
         await known.of("new")
 
 
-async def test_annotations_come_change_and_go() -> None:
+async def test_bounds_follow_the_annotations_of_the_namespace() -> None:
     api = ScriptedApi()
     known = api_store.ShareRanges(api)
     api.objects[NAMESPACES_PATH] = [namespace("team", most="0.5")]

@@ -37,7 +37,7 @@ async def running(api: ScriptedApi) -> AsyncIterator[api_store.ApiStore]:
             await task
 
 
-async def test_a_pod_waits_for_no_node_to_be_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_placement_uses_all_nodes_without_updating_them_first(monkeypatch: pytest.MonkeyPatch) -> None:
     shown: list[str] = []
     update = Fleet.update
     monkeypatch.setattr(

@@ -185,7 +185,7 @@ async def test_repeatedly_evicted_pod_tries_all_nodes() -> None:
     assert sorted(tried) == names
 
 
-def test_oldest_makers_are_forgotten_beyond_the_limit() -> None:
+def test_oldest_owners_are_forgotten_beyond_the_limit() -> None:
     failures = avoided_nodes.Unbindable(lambda: 0.0)
     for number in range(avoided_nodes.MAX_MAKERS + 1):
         failures.deleted(("default", f"job-{number}"), "node-a", "why")

@@ -122,7 +122,7 @@ def test_namespace_with_expired_reservations_gets_none_for_an_hour() -> None:
 @pytest.mark.parametrize(
     "how", ["confirmed", "seen", "seen before", "not written", "node gone", "came and went", "given back"]
 )
-def test_early_end_is_no_expiry(how: str) -> None:
+def test_reservation_that_ends_early_does_not_count_as_expired(how: str) -> None:
     story = Story()
     for number in range(reservation_limits.MAX_EXPIRED):
         identity = str(number)

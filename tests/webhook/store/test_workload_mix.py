@@ -80,7 +80,7 @@ def test_lesson_is_due_with_the_first_pod_if_it_is_large() -> None:
     assert due == [1]
 
 
-def test_few_pods_teach_nothing() -> None:
+def test_mix_ignores_requests_of_too_few_pods() -> None:
     counted = WorkloadMix()
     counted.change((), (HALF,))
     assert HALF not in counted.snapshot().classes

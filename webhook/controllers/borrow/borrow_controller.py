@@ -108,7 +108,7 @@ class BorrowController:
         return RECHECK_SECONDS if self._is_active else None
 
     async def tend(self) -> None:
-        """Borrow what placeholders have got, and end those that leave and whose GPU has no share."""
+        """Borrow the GPUs that placeholders were given; delete marked placeholders whose GPU has no share."""
         nodes = {
             node.name: node for node in self.store.stored() if node.borrowed or any(gpu.owner for gpu in node.gpus)
         }
@@ -307,7 +307,7 @@ class BorrowController:
                 await self._delete(one, grace_seconds=END_SECONDS)
 
     def _end(self, node: str, packing: BorrowPacking, failed: Mapping[str, str]) -> str:
-        """Return the end of the reason of a pod that a GPU of this node is asked for."""
+        """Return the last clause of a pod's reason, if gpushare has asked for a GPU of this node for the pod."""
         if node in failed:
             return f"; borrows no GPU of {node}: {failed[node]}"
         count = packing.wanted.get(node, 0)

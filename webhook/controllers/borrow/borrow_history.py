@@ -90,7 +90,7 @@ class BorrowHistory:
         return {one.uid for one in here if now - self._idle_since.get(one.uid, now + seconds + 1.0) >= seconds}
 
     def gave_back(self, node: GpuNode, placeholders: Sequence[Placeholder], *, now: float) -> None:
-        """Pause if pods, or shares that lost their placeholder, still need a GPU, and none ever used these."""
+        """Pause requests to a node if its returned GPUs were never used, though pods or shares still need one."""
         useless = [one for one in placeholders if one.uid not in self._used]
         if not useless or not (node.name in self._exposed_since or node.name in self._asked.values()):
             return

@@ -371,8 +371,7 @@ class GatedPodScheduler:
             return refusal
         other = next((str(entry.allocation.pod) for entry in reserved if entry.node == placed.node), "other pods")
         return Refusal(
-            f"gives way to {other}, which has waited longer and for which freed "
-            f"capacity on {placed.node} is reserved; {refusal.reason}",
+            f"gives way to {other}, for which freed capacity on {placed.node} is reserved; {refusal.reason}",
             refusal.rejected,
             Cause.HOLD,
         )

@@ -57,7 +57,7 @@ def test_groups_are_per_namespace() -> None:
     assert units(arrange([member(0), member(1), other])) == []
 
 
-def test_those_beyond_the_size_come_after_the_others() -> None:
+def test_pods_beyond_the_group_size_wait() -> None:
     arranged = arrange([member(number) for number in range(4)])
     assert units(arranged) == [["worker-0", "worker-1", "worker-2"]]
     assert said(arranged) == {"worker-3": 'its group "ring" already has 3 other pods: it waits until they are placed'}

@@ -103,7 +103,7 @@ def test_cpu_of_a_node_counts_for_all_members() -> None:
 @pytest.mark.slow
 @given(st.lists(st.sets(st.integers(0, 3)), min_size=1, max_size=5), st.integers(2, 6))
 @settings(max_examples=60, deadline=None)
-def test_a_gang_is_placed_where_it_would_be_placed_without_wishes(there: list[set[int]], count: int) -> None:
+def test_preferred_nodes_never_keep_a_gang_waiting(there: list[set[int]], count: int) -> None:
     nodes = [full(builders.node(f"n{number}", gpus=4), *held) for number, held in enumerate(there)]
     cluster = Cluster(*nodes)
     for number in range(count):

@@ -48,7 +48,7 @@ async def test_large_pod_is_overtaken_only_so_often() -> None:
     await cluster.arrive("late", request="0.25")
     await cluster.step()
     assert "late" in cluster.waiting()
-    assert cluster.told["late"].startswith("gives way to default/large, which has waited longer")
+    assert cluster.told["late"].startswith("gives way to default/large, for which freed capacity")
     await cluster.end("passer")
     await cluster.step()
     assert cluster.waiting() == ["late"]
