@@ -162,7 +162,7 @@ class MpsDaemon:
             if await asyncio.to_thread(supervisor.starter, self._control.program) is None:
                 raise ControlError(f"the keeper of MPS daemons does not answer at {self._control.program}")
         await asyncio.to_thread(pipe.retire, self.files)
-        pipe.make_directory(self.files.pipe, steps.DIRECTORY_MODE, is_mounted=True)
+        await asyncio.to_thread(pipe.make_pipe, self.files)
         await self._control.start(multi_user=multi_user, static=static)
 
     async def _quit(self, hanging: int | None = None) -> None:
