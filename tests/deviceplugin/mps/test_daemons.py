@@ -478,6 +478,48 @@ async def test_a_daemon_that_hangs_is_replaced(world: World, monkeypatch: pytest
     assert world.pid() != pid
 
 
+async def test_a_daemon_that_hung_before_the_agent_started_is_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.daemons.start(SPEC)
+    pid = world.pid()
+    os.kill(pid, signal.SIGSTOP)
+    await world.daemons.detach()
+    monkeypatch.setattr("deviceplugin.mps.supervisor.SECONDS", 0.3)
+    monkeypatch.setattr(daemons, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(daemons, "FIRST_PAUSE_SECONDS", 60.0)
+    world.daemons = world.made()
+    for _ in range(daemons.MAX_SILENCES - 1):
+        with pytest.raises(ControlError, match="does not answer: the agent ends it and its clients after 3 attempts"):
+            await world.daemons.start(SPEC)
+        assert is_alive(pid)
+    monkeypatch.setattr("deviceplugin.mps.supervisor.SECONDS", 15.0)
+    monkeypatch.setattr(Control, "answers", silent)
+    await world.daemons.start(SPEC)
+    assert not is_alive(pid)
+    assert world.pid() != pid
+
+
+async def silent(_: Control) -> bool:
+    return False
+
+
+async def test_what_clients_wrote_is_removed_when_no_share_uses_the_daemon(world: World) -> None:
+    spec, files = steps.for_shares(UUID), world.daemons.files(UUID)
+    await world.daemons.start(spec)
+    (files.pipe / "large").write_bytes(b"1" * 1000)
+    await restarted(world, spec)
+    (files.pipe / "large").write_bytes(b"1" * 1000)
+
+    async def used(_: str) -> bool:
+        return is_used
+
+    for is_used in (True, False):
+        await world.daemons.stop(UUID, for_shares=True, is_used=used)
+        assert bool(list(files.directory.glob("pipe*/large"))) is is_used
+    assert not list(files.directory.glob("pipe*"))
+
+
 async def test_a_missing_program_is_named_and_retried(world: World, tmp_path: Path) -> None:
     program = tmp_path / "nvidia-cuda-mps-control"
     world.daemons = world.made(program)
