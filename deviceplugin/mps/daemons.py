@@ -63,6 +63,7 @@ class MpsDaemon:
         self._control = Control(self.program, steps.environment(self.spec, self.files))
         self._log_position: int | None = None
         self._server_failures = 0
+        self.silences = 0  # of a running daemon that this one was to take over, in a row
         self._supervising: asyncio.Task[None] | None = None
 
     def server_failures(self) -> int:
@@ -129,6 +130,7 @@ class MpsDaemon:
             case steps.RunDaemon(_, multi_user, static):
                 if not await self._control.answers():
                     await self._start(multi_user=multi_user, static=static)
+                self.silences = 0
             case steps.CutPartitions(uuid, count):
                 async with self.partitioning:
                     there = await sm_partitions.cut(self._control.send, uuid, count)
@@ -157,13 +159,25 @@ class MpsDaemon:
         with contextlib.suppress(ProcessLookupError):
             pidfd = await self._pidfd()
             if pidfd is not None:
-                os.close(pidfd)
-                raise ControlError(f"{self.spec.name} has an MPS daemon that does not answer")
-            if await asyncio.to_thread(supervisor.starter, self._control.program) is None:
+                try:
+                    await self._end_hanging(pidfd)
+                finally:
+                    os.close(pidfd)
+            elif await asyncio.to_thread(supervisor.starter, self._control.program) is None:
                 raise ControlError(f"the keeper of MPS daemons does not answer at {self._control.program}")
         await asyncio.to_thread(pipe.retire, self.files)
-        pipe.make_directory(self.files.pipe, steps.DIRECTORY_MODE, is_mounted=True)
+        await asyncio.to_thread(pipe.make_pipe, self.files)
         await self._control.start(multi_user=multi_user, static=static)
+
+    async def _end_hanging(self, pidfd: int) -> None:
+        """End a daemon that has not answered MAX_SILENCES times, and its clients. Raises ControlError before that."""
+        self.silences += 1
+        if self.silences < MAX_SILENCES:
+            raise ControlError(
+                f"{self.spec.name} has an MPS daemon that does not answer: the agent ends it and its clients "
+                f"after {MAX_SILENCES} attempts"
+            )
+        await self._quit(pidfd)
 
     async def _quit(self, hanging: int | None = None) -> None:
         """Stop the daemon, and retire its pipe directory. hanging: the pidfd of one that has not answered for long."""
@@ -294,6 +308,7 @@ class Daemons:
             if known is not None:
                 await known.detach()
             daemon = self._daemon(spec)
+            daemon.silences = known.silences if known is not None else 0
             try:
                 await daemon.start()
             except (ControlError, OSError) as error:
@@ -307,7 +322,8 @@ class Daemons:
     async def stop(self, name: str, *, for_shares: bool = False, is_used: IsUsed | None = None) -> None:
         """Stop the daemon of this name, also if a former agent started it. Raises ControlError or OSError.
 
-        is_used: asked last of all, while no other start or stop goes on; a daemon in use is left as it is.
+        is_used: asked last of all, while no other start or stop goes on; a daemon in use is left as it is, and one that
+        is not leaves no pipe directory behind.
         """
         async with self._locks[name]:
             await self._stop(name, for_shares=for_shares, is_used=is_used)
@@ -325,6 +341,8 @@ class Daemons:
         await daemon.detach()
         self.files("").ready.unlink(missing_ok=True)
         await daemon.stop()
+        if is_used is not None:
+            await asyncio.to_thread(pipe.remove_former, files)
         self._changed()
 
     def problem(self, name: str) -> str:

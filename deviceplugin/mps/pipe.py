@@ -14,7 +14,7 @@ import os
 import stat
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -27,7 +27,7 @@ MAX_PID_BYTES: Final = 32
 MAX_ENVIRONMENT_BYTES: Final = 1 << 17
 MAX_FORMER: Final = 8  # directories of earlier daemons that are kept
 MAX_LINKED: Final = 32  # files; a daemon has a few, a client may have added any number
-MAX_AT_ONCE: Final = 1000
+MAX_REMOVED: Final = 1_000_000  # files at once; their names are never all in memory
 REMOVAL_SECONDS: Final = 5.0
 # The kernel's name of both control daemon and server: it keeps 15 characters.
 COMM: Final = b"nvidia-cuda-mps-control"[:15]
@@ -62,21 +62,40 @@ def linked(directory: Path) -> Iterator[Path]:
 def make_directory(path: Path, mode: int, *, is_mounted: bool) -> None:
     """Create a directory. is_mounted: whether containers mount it, for which SELinux has a label. Blocking."""
     path.mkdir(parents=True, exist_ok=True)
+    _admit(path, mode, is_mounted=is_mounted)
+
+
+def _admit(path: Path, mode: int, *, is_mounted: bool) -> None:
     path.chmod(mode)
     if is_mounted and _SELINUX.exists():
         os.setxattr(path, "security.selinux", _SELINUX_LABEL)
 
 
-def retire(files: steps.DaemonFiles) -> None:
-    """Move the pipe directory of a daemon that has ended out of the way of the next one. Blocking.
+def make_pipe(files: steps.DaemonFiles) -> None:
+    """Create the pipe directory of a daemon that is about to start. Call `retire` before. Blocking.
 
-    Running containers keep it mounted. It is not emptied: their programs could add files faster than that.
+    Its name has never been used, so a container that is created meanwhile cannot mount it by an earlier one.
     """
-    if os.path.lexists(files.clients):
-        _move_to_former(files, files.pipe)
-        _move_to_former(files, files.clients)
-    else:
-        _remove_tree(files.pipe)
+    own = _unused(files)
+    own.mkdir(parents=True)
+    _admit(own, steps.DIRECTORY_MODE, is_mounted=True)
+    files.pipe.symlink_to(own.name)
+
+
+def retire(files: steps.DaemonFiles) -> None:
+    """Make way for the next daemon. Blocking.
+
+    Running containers keep the pipe directory of the daemon that has ended mounted. It is not emptied: their programs
+    could add files faster than that.
+    """
+    if files.pipe.is_symlink() and not files.clients.is_symlink():
+        never_published = files.directory / files.pipe.readlink()
+        files.pipe.unlink()
+        _remove_tree(never_published, time.monotonic() + REMOVAL_SECONDS)
+    # In this order, so that a directory which was published never looks as if it had not been.
+    _set_aside(files, files.pipe)
+    _set_aside(files, files.clients)
+    _remove_all(_former(files)[:-MAX_FORMER])
 
 
 def publish(files: steps.DaemonFiles) -> None:
@@ -85,51 +104,95 @@ def publish(files: steps.DaemonFiles) -> None:
     The daemon's files are linked into the directories of earlier daemons too, so that programs which start later in
     running containers find it.
     """
-    if not files.clients.is_symlink():
-        _move_to_former(files, files.clients)
-        files.clients.symlink_to(files.pipe.name)
-    former = sorted(files.former.glob("*"))
-    for directory in former[-MAX_FORMER:]:
+    current = _current(files)
+    if not (files.clients.is_symlink() and str(files.clients.readlink()) == current):
+        _set_aside(files, files.clients)
+        files.clients.symlink_to(current)
+    for directory in _former(files)[-MAX_FORMER:]:
         _link(files.pipe, directory)
-    for directory in former[:-MAX_FORMER]:
-        _remove_tree(directory)
 
 
-def _move_to_former(files: steps.DaemonFiles, path: Path) -> None:
+def remove_former(files: steps.DaemonFiles) -> None:
+    """Remove the pipe directories of all earlier daemons, when no container has them mounted any more. Blocking."""
+    _remove_all(_former(files))
+
+
+def _current(files: steps.DaemonFiles) -> str:
+    """Return the name of the daemon's pipe directory. Up to release 0.3 that was `pipe` itself."""
+    return str(files.pipe.readlink()) if files.pipe.is_symlink() else files.pipe.name
+
+
+def _former(files: steps.DaemonFiles) -> list[Path]:
+    """Return the pipe directories of earlier daemons, the oldest first."""
+    current = _current(files)
+    return sorted(path for path in files.directory.glob(f"{files.pipe.name}.*") if path.name != current)
+
+
+def _unused(files: steps.DaemonFiles) -> Path:
+    return files.pipe.with_name(f"{files.pipe.name}.{time.time_ns()}")
+
+
+def _set_aside(files: steps.DaemonFiles, path: Path) -> None:
     """Keep a directory that containers may have mounted. Remove a link."""
-    if path.is_symlink():
-        path.unlink()
-    elif path.exists():  # a container runtime may have made a directory in place of the missing link
-        files.former.mkdir(mode=0o700, exist_ok=True)
-        path.rename(files.former / str(time.time_ns()))
+    if path.is_dir() and not path.is_symlink():
+        # `pipe` is of release 0.3; a container runtime may have made `clients` in place of the missing link.
+        path.rename(_unused(files))
+    else:
+        path.unlink(missing_ok=True)
 
 
-def _remove_tree(top: Path) -> None:
+def _remove_all(directories: Iterable[Path]) -> None:
+    deadline = time.monotonic() + REMOVAL_SECONDS
+    for directory in directories:
+        _remove_tree(directory, deadline)
+
+
+def _remove_tree(top: Path, deadline: float) -> None:
     """Remove a directory and what is in it, as far as that is possible while clients may still write there.
 
-    A recursion would end in directories that a client has nested too deep, so these are moved up.
+    A client can fill it with more names than fit in memory, and nest directories too deep for a recursion.
     """
-    deadline, count = time.monotonic() + REMOVAL_SECONDS, 0
     with contextlib.suppress(OSError):
         descriptor = os.open(top, _DIRECTORY)
         try:
-            while time.monotonic() < deadline and (names := os.listdir(descriptor)):  # noqa: PTH208 - not by its path
-                for name in names[:MAX_AT_ONCE]:
-                    try:
-                        os.unlink(name, dir_fd=descriptor)
-                    except IsADirectoryError:
-                        inner = os.open(name, _DIRECTORY, dir_fd=descriptor)
-                        try:
-                            for nested in os.listdir(inner)[:MAX_AT_ONCE]:  # noqa: PTH208
-                                count += 1
-                                os.rename(nested, f"{time.time_ns()}.{count}", src_dir_fd=inner, dst_dir_fd=descriptor)
-                        finally:
-                            os.close(inner)
-                        with contextlib.suppress(OSError):  # it has more
-                            os.rmdir(name, dir_fd=descriptor)
+            left = MAX_REMOVED
+            while removed := _remove_entries(descriptor, left, deadline):
+                left -= removed
         finally:
             os.close(descriptor)
         top.rmdir()
+
+
+def _remove_entries(directory: int, most: int, deadline: float) -> int:
+    """Remove the entries of a directory once, and move up what directories in it have. Return how many it did."""
+    done = 0
+    with os.scandir(directory) as entries:
+        for entry in itertools.islice(entries, most):
+            if time.monotonic() > deadline:
+                break
+            with contextlib.suppress(OSError):
+                try:
+                    os.unlink(entry.name, dir_fd=directory)
+                    done += 1
+                except IsADirectoryError:
+                    done += _move_up(entry.name, directory, most - done, deadline)
+                    os.rmdir(entry.name, dir_fd=directory)  # fails if it has more
+                    done += 1
+    return done
+
+
+def _move_up(name: str, directory: int, most: int, deadline: float) -> int:
+    done, inner = 0, os.open(name, _DIRECTORY, dir_fd=directory)
+    try:
+        with os.scandir(inner) as entries:
+            for entry in itertools.islice(entries, most):
+                if time.monotonic() > deadline:
+                    break
+                os.rename(entry.name, f"{time.time_ns()}.{done}", src_dir_fd=inner, dst_dir_fd=directory)
+                done += 1
+    finally:
+        os.close(inner)
+    return done
 
 
 def _link(pipe: Path, directory: Path) -> None:
@@ -152,7 +215,7 @@ def remove(path: Path) -> None:
     try:
         path.unlink(missing_ok=True)
     except IsADirectoryError:
-        _remove_tree(path)
+        _remove_tree(path, time.monotonic() + REMOVAL_SECONDS)
 
 
 def may_run(files: steps.DaemonFiles, starter: int | None) -> bool:

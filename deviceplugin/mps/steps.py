@@ -69,18 +69,16 @@ class DaemonFiles:
 
     @property
     def pipe(self) -> Path:
-        """The daemon's pipe directory. Each daemon starts in a new one."""
+        """A link to the daemon's pipe directory, `pipe.TIME`: each daemon starts in a new one.
+
+        The daemon's environment names the link, by which earlier releases find the daemon too.
+        """
         return self.directory / "pipe"
 
     @property
     def clients(self) -> Path:
-        """A link to `pipe`, by which containers mount it; it is missing while a daemon starts."""
+        """A link to the same directory, by which containers mount it; it is missing while a daemon starts."""
         return self.directory / "clients"
-
-    @property
-    def former(self) -> Path:
-        """The directory with the pipe directories of earlier daemons, which running containers may have mounted."""
-        return self.directory / "former"
 
     @property
     def log(self) -> Path:
@@ -160,7 +158,7 @@ class MakeDirectory:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class RunDaemon:
-    """Start the daemon in the background, with exactly this environment.
+    """Start the daemon in the background, in a new pipe directory, with exactly this environment.
 
     multi_user: its server serves all users. static: its clients run in static SM partitions.
     """
@@ -242,7 +240,6 @@ def limit_commands(spec: Spec, servers: Iterable[int] = ()) -> tuple[str, ...]:
 def start(spec: Spec, files: DaemonFiles) -> tuple[Step, ...]:
     return (
         *_compute_modes(spec, exclusive=True),
-        MakeDirectory(files.pipe, is_mounted=True),
         MakeDirectory(files.log),
         *((MakeDirectory(files.shm, SHM_MODE, is_mounted=True),) if spec.for_shares else ()),
         *((MakeDirectory(files.shares, is_mounted=True),) if spec.partitions else ()),

@@ -58,7 +58,13 @@ def mps_daemon_start(case: Case) -> Any:
 
 def _started(*specs: steps.Spec) -> list[steps.Step]:
     """Do what `Daemons` does: each daemon's steps, then the file that reports that all run."""
-    done = [step for spec in specs for step in steps.start(spec, steps.DaemonFiles(ROOT, spec.name))]
+    done = list[steps.Step]()
+    for spec in specs:
+        files = steps.DaemonFiles(ROOT, spec.name)
+        for step in steps.start(spec, files):
+            if step == steps.MakeDirectory(files.log):
+                done.append(steps.MakeDirectory(files.pipe))  # RunDaemon makes a new one for each daemon
+            done.append(step)
     return [*done, steps.Touch(steps.DaemonFiles(ROOT, "").ready)]
 
 

@@ -8,7 +8,8 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -259,7 +260,19 @@ async def test_no_command_follows_a_link_that_a_client_puts_there_meanwhile(worl
     over.set()
     await swapping
     assert answers == {"50.0"}, "each from its own daemon; the other one says 25.0"
-    assert sorted(path.name for path in directory.parent.iterdir()) == [".started", "clients", "log", "pipe"]
+    assert sorted(path.name for path in directory.parent.iterdir()) == [
+        ".started",
+        "clients",
+        "log",
+        "pipe",
+        f"{directory.readlink()}",
+    ]
+
+
+def former(world: World) -> list[Path]:
+    """Return the pipe directories of earlier daemons."""
+    files = world.daemons.files(UUID)
+    return sorted(path for path in files.directory.glob("pipe.*") if path != files.pipe.resolve())
 
 
 async def restarted(world: World, spec: steps.Spec) -> None:
@@ -316,16 +329,19 @@ async def test_the_directories_of_few_earlier_daemons_are_kept(world: World, mon
     await world.daemons.start(spec)
     for _ in range(4):
         await restarted(world, spec)
-    assert len(list(world.daemons.files(UUID).former.iterdir())) == 2
+    assert len(former(world)) == 2
 
 
-async def test_the_directory_of_a_client_is_removed_however_deep_it_is(world: World) -> None:
+async def test_the_directory_of_a_client_is_removed_however_deep_it_is(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pipe, "REMOVAL_SECONDS", 60.0)
     files = world.daemons.files(UUID)
     outside = world.root.parent / "outside"
     outside.mkdir(parents=True)
     for number in range(pipe.MAX_FORMER + 1):
-        (files.former / f"{number}").mkdir(parents=True)
-    oldest = files.former / "0"
+        (files.directory / f"pipe.{number}").mkdir(parents=True)
+    oldest = files.directory / "pipe.0"
     (oldest / "link").symlink_to(outside)
     (oldest / "b").mkdir()
     (oldest / "b" / "file").touch()
@@ -333,8 +349,68 @@ async def test_the_directory_of_a_client_is_removed_however_deep_it_is(world: Wo
     await asyncio.to_thread(subprocess.run, nesting, cwd=oldest, check=True)
     await world.daemons.start(steps.for_shares(UUID))
     assert not oldest.exists()
-    assert len(list(files.former.iterdir())) == pipe.MAX_FORMER
+    assert len(former(world)) == pipe.MAX_FORMER
     assert outside.exists()
+
+
+async def test_a_directory_with_very_many_files_is_removed_in_little_memory(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Root in a client's container can add as many as it likes. The agent has 256 MiB."""
+    monkeypatch.setattr(pipe, "REMOVAL_SECONDS", 60.0)
+    files = world.daemons.files(UUID)
+    oldest = files.directory / "pipe.0"
+    for number in range(pipe.MAX_FORMER + 1):
+        (files.directory / f"pipe.{number}").mkdir(parents=True)
+    (tmp_path / "file").touch()
+    for number in range(20_000):
+        os.link(tmp_path / "file", oldest / f"{number:0200}")
+    tracemalloc.start()
+    try:
+        await asyncio.to_thread(pipe.retire, files)
+        assert tracemalloc.get_traced_memory()[1] < 1 << 20
+    finally:
+        tracemalloc.stop()
+    assert not oldest.exists()
+
+
+@pytest.mark.parametrize("mounted", ["pipe", "clients"])
+async def test_programs_of_containers_from_an_earlier_release_find_the_next_daemon(world: World, mounted: str) -> None:
+    """Up to release 0.3 containers mounted `pipe` itself, without a link; a container runtime can make `clients`."""
+    files = world.daemons.files(UUID)
+    (files.directory / mounted).mkdir(parents=True)
+    (files.directory / mounted / "control").touch()
+    with open_directory(files.directory / mounted) as descriptor:
+        await world.daemons.start(steps.for_shares(UUID))
+        assert os.path.samestat(os.stat("control", dir_fd=descriptor), (files.pipe / "control").stat())
+        assert not files.pipe.samefile(f"/proc/self/fd/{descriptor}"), "the daemon started in a new one"
+
+
+@contextlib.contextmanager
+def open_directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_DIRECTORY)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+async def test_a_container_created_before_a_daemon_ended_cannot_mount_the_directory_of_the_next(world: World) -> None:
+    """A runtime resolves the link when it creates a container, and mounts the directory later."""
+    spec, files = steps.for_shares(UUID), world.daemons.files(UUID)
+    await world.daemons.start(spec)
+    resolved = files.clients.resolve()
+    await restarted(world, spec)
+    assert files.clients.resolve() != resolved
+    assert files.pipe.resolve() == files.clients.resolve()
+
+
+async def test_a_daemon_that_never_starts_leaves_one_directory(world: World, tmp_path: Path) -> None:
+    world.daemons = world.made(tmp_path / "nvidia-cuda-mps-control")
+    for _ in range(3):
+        with pytest.raises(ControlError, match="cannot be run"):
+            await world.daemons.start(SPEC)
+    assert len(list(world.daemons.files(UUID).directory.glob("pipe.*"))) == 1
 
 
 async def test_containers_cannot_mount_the_directory_of_a_daemon_that_starts(
@@ -400,6 +476,48 @@ async def test_a_daemon_that_hangs_is_replaced(world: World, monkeypatch: pytest
     await world.until(lambda: world.daemons.problem(UUID) == "it did not answer")
     await world.until(lambda: world.daemons.problem(UUID) == "")
     assert world.pid() != pid
+
+
+async def test_a_daemon_that_hung_before_the_agent_started_is_replaced(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await world.daemons.start(SPEC)
+    pid = world.pid()
+    os.kill(pid, signal.SIGSTOP)
+    await world.daemons.detach()
+    monkeypatch.setattr("deviceplugin.mps.supervisor.SECONDS", 0.3)
+    monkeypatch.setattr(daemons, "STOP_SECONDS", 0.2)
+    monkeypatch.setattr(daemons, "FIRST_PAUSE_SECONDS", 60.0)
+    world.daemons = world.made()
+    for _ in range(daemons.MAX_SILENCES - 1):
+        with pytest.raises(ControlError, match="does not answer: the agent ends it and its clients after 3 attempts"):
+            await world.daemons.start(SPEC)
+        assert is_alive(pid)
+    monkeypatch.setattr("deviceplugin.mps.supervisor.SECONDS", 15.0)
+    monkeypatch.setattr(Control, "answers", silent)
+    await world.daemons.start(SPEC)
+    assert not is_alive(pid)
+    assert world.pid() != pid
+
+
+async def silent(_: Control) -> bool:
+    return False
+
+
+async def test_what_clients_wrote_is_removed_when_no_share_uses_the_daemon(world: World) -> None:
+    spec, files = steps.for_shares(UUID), world.daemons.files(UUID)
+    await world.daemons.start(spec)
+    (files.pipe / "large").write_bytes(b"1" * 1000)
+    await restarted(world, spec)
+    (files.pipe / "large").write_bytes(b"1" * 1000)
+
+    async def used(_: str) -> bool:
+        return is_used
+
+    for is_used in (True, False):
+        await world.daemons.stop(UUID, for_shares=True, is_used=used)
+        assert bool(list(files.directory.glob("pipe*/large"))) is is_used
+    assert not list(files.directory.glob("pipe*"))
 
 
 async def test_a_missing_program_is_named_and_retried(world: World, tmp_path: Path) -> None:
