@@ -79,8 +79,18 @@ class Mix:
     @classmethod
     def from_counts(cls, counts: Mapping[RequestClass, int], *, pods: int) -> Mix:
         """Build the mix from the pods per class, keeping the most common classes."""
-        commonest = sorted(counts.items(), key=lambda item: (-item[1], repr(item[0])))[:MAX_CLASSES]
-        return cls({asked: float(count) for asked, count in commonest}, pods=pods)
+        return cls({asked: float(count) for asked, count in counts.items()}, pods=pods).cut(MAX_CLASSES)
+
+    def cut(self, most: int) -> Mix:
+        """Return the mix with its `most` most common classes, and as much of the others' requests as of its own."""
+        commonest = sorted(self.weights.items(), key=lambda item: (-item[1], repr(item[0])))[:most]
+        kept = dataclasses.replace(self, weights=dict(commonest))
+        before, after, others = self.requested, kept.requested, self.others
+        cpu = others.cpu_milli * after.cpu_milli // before.cpu_milli if before.cpu_milli else others.cpu_milli
+        memory = others.memory_bytes
+        if before.memory_bytes:
+            memory = memory * after.memory_bytes // before.memory_bytes
+        return dataclasses.replace(kept, others=Host(cpu, memory))
 
     @property
     def classes(self) -> Mapping[RequestClass, float]:

@@ -47,11 +47,9 @@ class PlacementProfile:
 
     def data(self) -> dict[str, str]:
         """Return the entries of the ConfigMap; a mix that is too long is cut to its most common classes."""
-        others = dataclasses.asdict(self.mix.others)
-        cluster = {"pods": self.mix.pods, "gpus": self.mix.gpus, "largest": self.mix.largest, "others": others}
-        classes = sorted(self.mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
-        while len(text := json.dumps({**cluster, "classes": [*map(_class, classes)]})) > MAX_BYTES:
-            classes = classes[: len(classes) // 2]
+        mix = self.mix
+        while len(text := json.dumps(_document(mix))) > MAX_BYTES:
+            mix = mix.cut(len(mix.weights) // 2)
         preempts = "true" if self.preemption else "false"
         return {_POLICY: self.policy, _ISOLATION: self.isolation, _MIX: text, _PREEMPTION: preempts}
 
@@ -78,6 +76,12 @@ class PlacementProfile:
         except (ValueError, OverflowError, KeyError, TypeError, AttributeError, RecursionError) as error:
             why = errors.shortened(repr(error))
             raise errors.CodecError(f"the mix is invalid: {why}; the placer writes it again when it starts") from error
+
+
+def _document(mix: Mix) -> dict[str, Any]:
+    cluster = {"pods": mix.pods, "gpus": mix.gpus, "largest": mix.largest, "others": dataclasses.asdict(mix.others)}
+    classes = sorted(mix.weights.items(), key=lambda entry: (-entry[1], repr(entry[0])))
+    return {**cluster, "classes": [*map(_class, classes)]}
 
 
 def _class(entry: tuple[RequestClass, float]) -> dict[str, Any]:

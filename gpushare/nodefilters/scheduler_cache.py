@@ -273,11 +273,18 @@ class SchedulerCache:
         is_plain = own is None and not shape.ports and not (shape.own and self._nodes.doubled)
         if not is_plain or not _COUNTED.issuperset(dict(shape.amounts)):
             return node_index.NONE
-        for name in self._changed & self._nodes.keys():
-            row = 1 << self._nodes.row(name)
-            self._offering = self._offering | row if self._offers(name) else self._offering & ~row
-        self._changed.clear()
+        for name in [*self._changed]:
+            self.count_offer(name)
         return self._offering
+
+    def count_offer(self, node: str) -> None:
+        """If the node has changed, find out ahead of the next refusal whether its kubelet offers what is free."""
+        if node not in self._changed:
+            return
+        self._changed.discard(node)
+        if node in self._nodes:
+            row = 1 << self._nodes.row(node)
+            self._offering = self._offering | row if self._offers(node) else self._offering & ~row
 
     def _offers(self, name: str) -> bool:
         """Whether the kubelet offers all that the ledger has free."""

@@ -70,6 +70,8 @@ def refuse(
             _rejected_by(
                 part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, reasons
             )
+    if not reasons.nearest and not len(others):  # `misfits` left out a node that `unfit` rejects
+        others = np.array([slot for slot in slots if unfit(grid.names[slot]) is not None], np.int64)
     if len(others):
         _add_unfit_nodes(others, shape, needs[:1], grid, unfit, reasons)
     reasons.nearest.sort(key=lambda entry: entry[0])

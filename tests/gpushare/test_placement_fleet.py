@@ -312,3 +312,20 @@ def test_refusal_names_the_node_with_the_most_fitting_gpus() -> None:
             "nearest: node-b has 3 GPUs that fit at once, 4 are needed; "
             f"no node has more than 3 GPUs; {explanation.NEVER}"
         )
+
+
+@pytest.mark.parametrize(
+    ("reason", "said"),
+    [
+        ("is not ready", "1 node that cannot take the pod; nearest: node-a is not ready"),
+        (None, "no rule rejects any"),
+    ],
+)
+def test_refusal_has_a_sentence_though_no_misfit_is_known(reason: str | None, said: str) -> None:
+    fleet, reasons = fleet_of(builders.node(gpus=1)), iter(["is not ready"])
+    refusal = fleet.place(
+        request.parse(builders.pod(request="0.5")), unfit=lambda _: next(reasons, reason), misfits=lambda _: ()
+    )
+    assert str(refusal) == f"no GPU fits 0.5 GPU with 50% of the memory: of 1 GPU on 1 node, {said}"
+    assert isinstance(refusal, Refusal)
+    assert not refusal.lasts

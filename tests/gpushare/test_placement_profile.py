@@ -60,6 +60,14 @@ def test_long_mix_keeps_its_most_common_classes() -> None:
     assert long[0] not in kept.weights
 
 
+def test_mix_that_is_cut_makes_cpu_and_memory_as_scarce_as_before() -> None:
+    classes = {RequestClass(1, 1, Memory(bytes=number), Host(1000, 2**30)): 2.0 for number in range(3000)}
+    mix = Mix(classes, pods=6000, gpus=100, largest=8, others=Host(1_200_000, 2**40))
+    kept = PlacementProfile.read(PlacementProfile(mix=mix).data()).mix
+    assert len(kept.weights) < len(mix.weights)
+    assert kept.host_scale == pytest.approx(mix.host_scale)
+
+
 def test_mix_without_the_gpus_of_its_cluster_counts_for_nothing() -> None:
     """An earlier release wrote none. Replicas that know different nodes would add different numbers of GPUs."""
     small, large = Fleet(), Fleet()

@@ -182,12 +182,9 @@ class ApiStore:
         if ledger is None:
             raise errors.LedgerError(f"there is no GPUNode {name}")
         try:
-            done = self._writer.submit(name, ledger, change)
-            self._cache.forget(name)
-            return await done
+            return await self._writer.submit(name, ledger, change)
         finally:
             self._assumed.sweep(name)
-            self._cache.forget(name)
 
     async def _update_chooser(self) -> None:
         """Show changed nodes to the engine in portions, because otherwise the next pod would wait for all of them."""
@@ -216,7 +213,6 @@ class ApiStore:
         else:
             self._ledgers[name] = NodeLedger(change.new, lambda ledger: self._view_changed(name, ledger))
         self._assumed.sweep(name)
-        self._cache.forget(name)
         self._occupancy.ledger_changed(name)
         self.notify()
 
@@ -251,8 +247,7 @@ class ApiStore:
 
     def _view_changed(self, name: str, ledger: NodeLedger) -> None:
         self._unconfirmed.update(ledger.view.node, ledger.node)
-        self.chooser.mark_changed(name)
-        self._nodes_changed.set()
+        self._cache.forget(name)
 
     def _deleted(self, name: str, ledger: NodeLedger) -> None:
         if self._ledgers.get(name) is ledger:  # otherwise it was recreated meanwhile
@@ -261,8 +256,7 @@ class ApiStore:
     def _forget(self, name: str) -> None:
         self._ledgers.pop(name, None)
         self._unconfirmed.forget(name)
-        self.chooser.mark_changed(name)
-        self._nodes_changed.set()
+        self._cache.forget(name)
 
 
 def _trim_node(item: dict[str, Any]) -> dict[str, Any]:

@@ -58,6 +58,8 @@ class Chooser:
         self._fleet = Fleet()
         self._changed: set[str] = set()  # nodes whose update the fleet lacks
         self._shown_overrides: dict[str, NodeView] = {}  # overrides that the fleet was shown last
+        self._requested: dict[str, Host] = {}  # shown node with GPUs -> by its pods, but for those of daemons
+        self._every = NO_HOST  # the sum of that
         self.cache.on_change(self.mark_changed)
 
     def mark_changed(self, name: str) -> None:
@@ -87,12 +89,7 @@ class Chooser:
         """Return a new mix with the CPU and memory of pods that are not in it, but for those of daemons."""
         if mix.gpus or not mix.weights:
             return mix
-        amounts = dict.fromkeys((pod_requests.CPU, pod_requests.MEMORY), 0)
-        for view in self._fleet.views():
-            info = self.cache.info(view.node.name)
-            for name in amounts:
-                amounts[name] += info.amounts.get(name, 0) - info.daemon_amounts.get(name, 0)
-        shared, every = mix.requested, _host(amounts.items())
+        shared, every = mix.requested, self._every
         cpu, memory = every.cpu_milli - shared.cpu_milli, every.memory_bytes - shared.memory_bytes
         return dataclasses.replace(mix, others=Host(max(0, cpu), max(0, memory)))
 
@@ -214,6 +211,21 @@ class Chooser:
             self._fleet.remove(name)
         else:
             self._fleet.update(view, room=Room(*(self.cache.room(name) or ())))
+        self._count(name, has_gpus=view is not None and bool(view.node.gpus))
+        self.cache.count_offer(name)
+
+    def _count(self, name: str, *, has_gpus: bool) -> None:
+        before, after = self._requested.pop(name, NO_HOST), NO_HOST
+        if has_gpus:
+            info = self.cache.info(name)
+            after = self._requested[name] = _host(
+                (resource, info.amounts.get(resource, 0) - info.daemon_amounts.get(resource, 0))
+                for resource in (pod_requests.CPU, pod_requests.MEMORY)
+            )
+        self._every = Host(
+            self._every.cpu_milli + after.cpu_milli - before.cpu_milli,
+            self._every.memory_bytes + after.memory_bytes - before.memory_bytes,
+        )
 
 
 _DEPRIORITIZED: Final = "is left to other replicas"

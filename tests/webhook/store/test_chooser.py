@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Any
 
 import pytest
 
 from gpushare import codec, ledger, request
-from gpushare.allocation import PodRef
-from gpushare.mix import Host
+from gpushare.allocation import Memory, PodRef
+from gpushare.mix import NO_HOST, Host, Mix, RequestClass
 from gpushare.nodefilters import NodeSpec, PodKey, SchedulerCache, node_info
 from gpushare.nodefilters.node_info import NodeInfo
 from gpushare.placement import NodeView, Placement
@@ -194,3 +195,20 @@ def test_mix_counts_cpu_and_memory_of_pods_without_a_share() -> None:
     assert store.chooser.mix.requested == Host(2000, 2**30)
     assert store.chooser.mix.others == Host(3000, 2**30)
     assert store.chooser.mix.host_scale == (2.0, 2.0)
+    mix = store.chooser.mix
+    store.pod_changed(("default", "other"), None)
+    store.chooser.learn(dataclasses.replace(mix, gpus=0))
+    assert store.chooser.mix.others == NO_HOST
+
+
+async def test_nothing_is_counted_for_all_nodes_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    nodes = [node(name) for name in ("node-a", "node-b", "node-c")]
+    store = store_of(*nodes)
+    while store.chooser.update_some(1):
+        pass
+    asked: list[object] = []
+    monkeypatch.setattr(NodeView, "is_full", lambda *_: asked.append("full"))
+    monkeypatch.setattr(SchedulerCache, "info", lambda *_: asked.append("info"))
+    assert isinstance(place(store, asks(gpus="16")), Refusal)
+    await store.chooser.study(Mix({RequestClass(1, 50, Memory(percent=50)): 50.0}, pods=50))
+    assert not asked
