@@ -462,3 +462,22 @@ async def test_all_kinds_of_pods_have_their_turn() -> None:
         made["metadata"]["uid"] = made["metadata"]["name"]
     assert (await cluster.round(*kinds, last))[-1] == ""
     assert "1 asked for" in (await cluster.round(*kinds, last))[-1]
+
+
+async def test_a_label_that_is_rejected_delays_no_other() -> None:
+    cluster = Cluster()
+    waiting = [gated(name, request="1") for name in "ab"]
+    await cluster.round(*waiting)
+    cluster.bind("p1", 0)
+    cluster.bind("p2", 1)
+    patch = cluster.patch
+
+    async def patch_one(path: str, body: Any) -> dict[str, Any]:
+        if path.endswith("p1"):
+            raise api_errors.Invalid("another webhook denied p1")
+        return await patch(path, body)
+
+    cluster.patch = patch_one  # type: ignore[method-assign]
+    assert await cluster.round(*waiting) == ["", ""]
+    await cluster.round()
+    assert cluster.pods["p2"]["metadata"]["labels"][contract.IN_USE_LABEL] == "true"
