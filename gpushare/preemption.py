@@ -16,6 +16,7 @@ from typing import Final
 from gpushare import ledger, pod
 from gpushare.allocation import Allocation, Isolation
 from gpushare.defragmentation import evicting
+from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.refusal import Refusal
 from gpushare.request import Request
@@ -79,11 +80,11 @@ async def find(
     request, uid, priority: of the pod for which others are evicted.
     """
     reserved = [entry for entry in view.node.allocations if entry.is_backfill_reservation]
-    candidates, ending = _candidates(view, priority, holder)
+    eligible, ending = candidates(view.node, priority, holder)
     if own is not None:
         # Others take the CPU and memory that victims free: more victims elsewhere on the node would follow them.
-        candidates = [victim for victim in candidates if _overlaps(victim.allocation, own.gpu_uuids)]
-    if own is None and not candidates and not ending:
+        eligible = [victim for victim in eligible if _overlaps(victim.allocation, own.gpu_uuids)]
+    if own is None and not eligible and not ending:
         return None
     constraints = request.constraints
     others = tuple(uuid for entry in reserved if entry.pod.uid != uid for uuid in entry.gpu_uuids)
@@ -104,7 +105,7 @@ async def find(
     async def fits(gone: Victims) -> bool:
         return await placed_without(gone) is not None
 
-    victims = await fewest(candidates, fits)
+    victims = await fewest(eligible, fits)
     placement = await placed_without(victims) if victims is not None else None
     if placement is None or victims is None:
         return None
@@ -114,18 +115,18 @@ async def find(
     return Nomination(placement, ordered, any(_overlaps(entry, uuids) for entry in ending))
 
 
-def _candidates(view: NodeView, priority: int, holder: Holders) -> tuple[list[Victim], list[Allocation]]:
+def candidates(node: GpuNode, priority: int, holder: Holders) -> tuple[list[Victim], list[Allocation]]:
     """Return the pods that may be evicted, and the shares of pods that end anyway."""
-    candidates, ending = [], []
-    for entry in view.node.allocations:
+    eligible, ending = list[Victim](), list[Allocation]()
+    for entry in node.allocations:
         if entry.is_backfill_reservation or not entry.pod.uid:
             continue
         held = holder(entry)
         if held is None or held.ends:
             ending.append(entry)
         elif held.priority < priority and not held.protection:
-            candidates.append(Victim(entry, held.priority, held.created))
-    return candidates, ending
+            eligible.append(Victim(entry, held.priority, held.created))
+    return eligible, ending
 
 
 async def choose(nodes: Iterable[str], search: Search, protected: Protected) -> Nomination | None:

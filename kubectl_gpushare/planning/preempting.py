@@ -45,7 +45,10 @@ def _sentence(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets
     chosen = _choose(world, found.asked, budgets)
     if chosen is None:
         return ""
-    place = f"the place of {preemption.names(chosen.victims)} on {chosen.placement.node}"
+    # The placer compares at most so many nodes, from the one after its last search.
+    is_certain = len(world.views) <= preemption.MAX_OPTIONS
+    place = f"{preemption.names(chosen.victims)} on {chosen.placement.node}"
+    place = f"the place of {place}" if is_certain else f"a place such as that of {place}"
     is_on = snapshot.profile is not None and snapshot.profile.preemption
     if not is_on:
         return f"would take {place}, if preemption were on"
@@ -53,7 +56,7 @@ def _sentence(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot, budgets
         return f"would take {place}, but at most one pod of a namespace preempts at a time"
     if len(nominated) >= preemption.MAX_NOMINATED:
         return f"would take {place}, but at most {preemption.MAX_NOMINATED} pods preempt at a time"
-    return f"will take {place}: preemption is on"
+    return f"{'will' if is_certain else 'would'} take {place}: preemption is on"
 
 
 def _gives_way(found: Reasons, manifest: pod.PodJson, snapshot: Snapshot) -> bool:
@@ -74,7 +77,7 @@ def _choose(world: World, asked: RequestingPod, budgets: Budgets) -> Nomination 
     def holder(entry: Allocation) -> Holder | None:
         manifest = world.manifest(entry)
         if manifest is None:
-            return None
+            return Holder(0, "", ends=False, protection="was not read")  # it may run: a file can lack pods
         metadata, its_priority = manifest.get("metadata") or {}, pod.priority(manifest)
         ends = bool(metadata.get("deletionTimestamp")) or pod.is_terminal(manifest)
         is_gated, is_spared = contract.SCHEDULING_GATE in pod.gates(manifest), pod.uid(manifest) in spared

@@ -148,7 +148,12 @@ def test_the_webhook_may_only_change_the_label_of_a_placeholder_that_is_in_use(c
         placeholder = dataclasses.replace(placeholder, in_use=in_use)
         assert refused(placeholders.label(placeholder)) == ""
         assert placeholders.read(cluster.administrator.read(path)) == placeholder
-    for labels in ({"app.kubernetes.io/name": "x"}, {"app.kubernetes.io/name": None}, {contract.SHARE_LABEL: "true"}):
+    for labels in (
+        {"app.kubernetes.io/name": "x"},
+        {"app.kubernetes.io/name": None},
+        {contract.SHARE_LABEL: "true"},
+        {contract.IN_USE_LABEL: "false"},
+    ):
         assert "may not change labels" in refused({"metadata": {"labels": labels}}), labels
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
     assert "may not change anything else in its spec" in refused(image)

@@ -119,6 +119,10 @@ class ScratchStore(_DerivedStore):
         self._assumed.append(super().assume(manifest, request, node, allocation_id))
         return self._assumed[-1]
 
+    def adopt(self, over: ScratchStore) -> None:
+        """Commit what was committed to a scratch store over this one; this store has what was assumed there anyway."""
+        self._views |= over._views
+
     def close(self) -> None:
         for forget in self._assumed:
             forget()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from gpushare import codec, contract
+from gpushare import codec, contract, preemption
 from gpushare.allocation import PodRef
 from gpushare.placement_profile import PlacementProfile
 from tests import builders
@@ -58,6 +58,27 @@ def test_the_lowest_priority_would_go_and_the_mode_is_said(plugin: Plugin, tmp_p
     assert why(plugin, tmp_path, high(), profile(is_on=True)) == (
         "will take the place of default/lower on n0: preemption is on"
     )
+
+
+def test_no_place_is_promised_among_more_nodes_than_the_placer_compares(
+    plugin: Plugin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(preemption, "MAX_OPTIONS", 0)
+    assert why(plugin, tmp_path, high(), profile(is_on=True)) == (
+        "would take a place such as that of default/lower on n0: preemption is on"
+    )
+
+
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_a_share_whose_pod_was_not_read_is_not_free(plugin: Plugin, tmp_path: Path, gpus: int) -> None:
+    unread = builders.allocation("unread", "GPU-m0-0", pod_name="unread", uid="uid-unread")
+    node = dataclasses.replace(builders.node("m0", gpus=gpus), allocations=(unread,))
+    other = builders.allocation("low", "GPU-m0-1", pod_name="low-m0", uid="uid-low-m0")
+    pods = [clusters.owned("low-m0", priority=-5, request="1")] if gpus == 2 else []
+    node = dataclasses.replace(node, allocations=(unread, other)[:gpus])
+    more = (codec.to_document(node), clusters.node_manifest("m0", gpus=gpus), *pods, profile(is_on=True))
+    on = "m0" if gpus == 2 else "n0"
+    assert f"on {on}: preemption is on" in why(plugin, tmp_path, high(), *more)
 
 
 @pytest.mark.parametrize("lower", [{"kind": "Job"}, {"kind": ""}, {"no_evict": "true"}, {"priority": 50}])

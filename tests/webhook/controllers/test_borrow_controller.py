@@ -462,3 +462,65 @@ async def test_all_kinds_of_pods_have_their_turn() -> None:
         made["metadata"]["uid"] = made["metadata"]["name"]
     assert (await cluster.round(*kinds, last))[-1] == ""
     assert "1 asked for" in (await cluster.round(*kinds, last))[-1]
+
+
+async def test_a_label_that_is_rejected_delays_no_other() -> None:
+    cluster = Cluster()
+    waiting = [gated(name, request="1") for name in "ab"]
+    await cluster.round(*waiting)
+    cluster.bind("p1", 0)
+    cluster.bind("p2", 1)
+    patch = cluster.patch
+
+    async def patch_one(path: str, body: Any) -> dict[str, Any]:
+        if path.endswith("p1"):
+            raise api_errors.Invalid("another webhook denied p1")
+        return await patch(path, body)
+
+    cluster.patch = patch_one  # type: ignore[method-assign]
+    assert await cluster.round(*waiting) == ["", ""]
+    await cluster.round()
+    assert cluster.pods["p2"]["metadata"]["labels"][contract.IN_USE_LABEL] == "true"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the kinds of pods that are tried on a node from now on."""
+    place, tried = borrow_packing._Packer._place, list[str]()
+
+    def count(self: Any, pod: Pod, request: Any, kind: str, *more: Any) -> bool:
+        tried.append(kind)
+        return place(self, pod, request, kind, *more)
+
+    monkeypatch.setattr(borrow_packing._Packer, "_place", count)
+    return tried
+
+
+@pytest.mark.parametrize("cpu", ["100m", "200m"], ids=["no pod of a gang fits", "one pod fits"])
+async def test_gangs_that_do_not_fit_are_tried_no_more_often_than_single_pods(
+    monkeypatch: pytest.MonkeyPatch, cpu: str
+) -> None:
+    cluster, tried = Cluster(gpus=2, label="1"), counted(monkeypatch)
+    first = {"gpus": "2"} if cpu == "100m" else {}
+    gangs = []
+    for number in range(2 * borrow_packing.MAX_KINDS):
+        gang = {"group": f"g{number}", "group_size": "2", "request": "1"}
+        gangs += [gated(f"a{number}", **gang, **first), gated(f"b{number}", **gang, gpus="2", cpu=f"{100 + number}m")]
+    for made in gangs:
+        made["metadata"]["uid"] = made["metadata"]["name"]
+    await cluster.round(*gangs, together=2)
+    before = len(set(tried))
+    assert before <= 2 * borrow_packing.MAX_KINDS  # one pod of each gang may fit
+    await cluster.round(*gangs, together=2)
+    assert len(set(tried)) > before  # others have their turn
+    assert cluster.pods == {}
+
+
+async def test_a_gang_is_packed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster, tried = Cluster(), counted(monkeypatch)
+    gang = [gated(name, request="1", group="g", group_size="2") for name in "ab"]
+    for made in gang:
+        made["metadata"]["uid"] = made["metadata"]["name"]
+    ends = await cluster.round(*gang, together=2)
+    assert all("2 asked for" in end for end in ends)
+    assert len(cluster.pods) == 2
+    assert len(tried) == 2

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import functools
 import types
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import pytest
 
 from gpushare import contract
+from gpushare.cluster import api_errors
 from gpushare.cluster.object_store import Key
 from gpushare.placement import NodeView
 from gpushare.preemption import Nomination
@@ -168,3 +171,64 @@ async def test_in_no_minute_are_more_evicted_than_allowed() -> None:
     cluster.time += 1.0
     await cluster.round()
     assert sorted(cluster.evicted) == sorted(f"p{number}" for number in range(24))
+
+
+def when_searched(cluster: Preempting, act: Callable[[], Awaitable[None]]) -> None:
+    """Do this once, while the search for victims lets other tasks run."""
+    find, done = cluster.preemptor._finder.find, list[bool]()
+
+    async def find_meanwhile(view: NodeView, *asked: Any, **more: Any) -> Nomination | None:
+        found = await find(view, *asked, **more)
+        if not done:
+            done.append(True)
+            await act()
+        return found
+
+    cluster.preemptor._finder.find = find_meanwhile  # type: ignore[method-assign]
+
+
+async def test_no_pod_goes_for_one_that_is_deleted_during_the_search() -> None:
+    cluster = await full(1, 2)
+    cluster.ask("high", request="1")
+
+    async def delete() -> None:
+        del cluster.pods["high"]
+
+    when_searched(cluster, delete)
+    await cluster.round()
+    assert (cluster.evicted, cluster.held()) == ([], {})
+
+
+@pytest.mark.parametrize("continues", [False, True])
+async def test_no_more_pods_go_for_one_that_is_deleted_between_evictions(continues: bool) -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1))
+    for name in "abcd":
+        await cluster.run(name, request="0.25")
+    cluster.ask("high", request="1")
+    create = cluster.api.create
+    if continues:
+        cluster.refusing |= {name: api_errors.Unavailable("it is overloaded") for name in "bcd"}
+        await cluster.round()
+        assert cluster.evicted == ["a"]
+        cluster.refusing.clear()
+    before = len(cluster.evicted)
+
+    async def create_and_delete(path: str, body: Mapping[str, Any]) -> dict[str, Any]:
+        made = await create(path, body)
+        cluster.pods.pop("high", None)
+        return made
+
+    cluster.api.create = create_and_delete  # type: ignore[method-assign]
+    cluster.time += preemptor.RETRY_SECONDS + preemptor.SPARED_SECONDS
+    await cluster.round()
+    assert len(cluster.evicted) == before + 1
+
+
+async def test_no_pod_goes_if_another_is_placed_on_the_free_part_during_the_search() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1))
+    await cluster.run("low", request="0.5")
+    cluster.ask("high", request="1")
+    when_searched(cluster, functools.partial(cluster.arrive, "new", priority=20, request="0.5"))
+    await cluster.round()
+    assert cluster.shares() == {"low", "new"}
+    assert (cluster.evicted, cluster.held()) == ([], {})

@@ -8,7 +8,6 @@ placeholders from the API server each time, so that the next placer continues wh
 from __future__ import annotations
 
 import collections
-import contextlib
 import dataclasses
 import logging
 import time
@@ -127,15 +126,22 @@ class BorrowController:
         for node in nodes.values():
             try:
                 await self._tend(node, self._there[node.name])
-                for one in borrowing.to_label(node, self._there[node.name]):
-                    with contextlib.suppress(api_errors.NotFound):  # it is gone
-                        await self.api.patch(f"{placeholders.PODS_PATH}/{one.name}", placeholders.label(one))
             except api_errors.ClusterError as error:  # the next round retries
                 extra = {"node": node.name, "err": str(error)}
                 logger.warning("Could not write placeholders", extra=extra)
+            for one in borrowing.to_label(node, self._there[node.name]):
+                await self._label(one)
         self._is_listed = True
         self._is_active = bool(listed)
         self.report(sum(len(_borrowed(node)) for node in nodes.values()))
+
+    async def _label(self, one: Placeholder) -> None:
+        try:
+            await self.api.patch(f"{placeholders.PODS_PATH}/{one.name}", placeholders.label(one))
+        except api_errors.NotFound:
+            return  # it is gone
+        except api_errors.ClusterError as error:  # the next round retries; the node's other placeholders do not wait
+            logger.warning("Could not label a placeholder", extra={"pod": one.name, "err": str(error)})
 
     async def _tend(self, node: GpuNode, here: Sequence[Placeholder], given_back: Collection[str] = ()) -> None:
         """Write what is borrowed; delete placeholders that are marked, once the ledger is stored."""

@@ -94,6 +94,7 @@ class _Packer:
         self._nodes: dict[str, GpuNode] = {}  # with what was packed onto them
         self._known = refused
         self._refused, self._untried = dict[str, str](), dict[str, str]()  # the end of the reason by kind of pod
+        self._tried = set[str]()  # the kinds refused in this round, also those of gangs of which too few pods fit
         self._unfit: set[Hashable] = set()  # kinds of pods with facts of unused nodes that they do not fit on
         self.packing = BorrowPacking()
 
@@ -101,20 +102,29 @@ class _Packer:
         """Pack the pods of a gang, or borrow nothing for them, if fewer would fit than have to."""
         trial = copy.copy(self)
         trial._scratch, trial._nodes = ScratchStore(self._scratch), dict(self._nodes)
-        trial._refused, trial._untried = dict(self._refused), dict(self._untried)
+        trial._refused = dict(self._refused)
         trial.packing = BorrowPacking(wanted=dict(self.packing.wanted))
+        packed = trial.packing
         try:
             for pod, request in members:
                 await trial.add(pod, request)
-        finally:
+        except BaseException:
             trial._scratch.close()
-        unmet = trial.packing.unmet
-        if (count := len(members) - len(unmet)) >= together:
-            for pod, request in members:
-                await self.add(pod, request)
+            raise
+        if (count := len(members) - len(packed.unmet)) >= together:
+            self._scratch.adopt(trial._scratch)
+            self._nodes, self._left, self._refused = trial._nodes, trial._left, trial._refused
+            self.packing.wanted = packed.wanted
+            self.packing.kept |= packed.kept
+            self.packing.asked |= packed.asked
+            self.packing.queued |= packed.queued
+            self.packing.unmet |= packed.unmet
             return
+        trial._scratch.close()
+        if not packed.asked and not packed.kept:  # otherwise members may have been in each other's way
+            self._refused = trial._refused
         why = f"; borrows no GPU for its group, as only {count} of the {together} pods that start together would fit"
-        self.packing.unmet |= {pod.ref.uid: unmet.get(pod.ref.uid) or why for pod, _ in members}
+        self.packing.unmet |= {pod.ref.uid: packed.unmet.get(pod.ref.uid) or why for pod, _ in members}
 
     async def add(self, pod: Pod, request: Request) -> None:
         await asyncio.sleep(0)
@@ -124,7 +134,7 @@ class _Packer:
                 self.packing.kept.update(uuid for share in fits.shares for uuid in share.gpu_uuids)
                 return
         kind = queue.kind(pod)
-        if kind not in self._refused and (kind in self._known.skipped or len(self._refused) >= MAX_KINDS):
+        if kind not in self._refused and (kind in self._known.skipped or len(self._tried) >= MAX_KINDS):
             self._untried.setdefault(kind, self._known.ends.get(kind, ""))
         if kind in self._refused or kind in self._untried:
             self.packing.unmet[pod.ref.uid] = self._refused.get(kind, self._untried.get(kind, ""))
@@ -139,12 +149,13 @@ class _Packer:
                     self.packing.asked[pod.ref.uid] = lender.node.name
                     self.packing.queued |= set() if only_free else {pod.ref.uid}
                     return
+        self._tried.add(kind)
         self.packing.unmet[pod.ref.uid] = self._refused[kind] = self._why_not(pod)
 
     def end(self) -> BorrowPacking:
         """Record the kinds that were refused for the next round, and return the packing."""
         waits_for_turn = self._untried.keys() - self._known.skipped
-        self._known.skipped = self._known.skipped | self._refused.keys() if waits_for_turn else set()
+        self._known.skipped = self._known.skipped | self._tried if waits_for_turn else set()
         self._known.ends = self._untried | self._refused
         return self.packing
 

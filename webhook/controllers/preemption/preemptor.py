@@ -182,7 +182,7 @@ class Preemptor:
                     found = None
                 if not self.leads():
                     break
-                if found is not None and await self._nominate(pod, request, found):
+                if found is not None and self._waits(pod) and await self._nominate(pod, request, found):
                     suffix = await self._evict_all(pod, found, is_first=True)
                     if self._has_evicted(found) or not self.leads():  # the next placer may have evicted for it
                         return {pod.ref.uid: suffix}
@@ -264,13 +264,11 @@ class Preemptor:
         )
         labels = resolved(request, found.placement.isolation).constraints.labels
         entry = Allocation(identity, pod.ref, shares, labels=labels)
-        victims = {victim.allocation.id for victim in found.victims}
 
         def change(node: GpuNode) -> GpuNode:
-            there = {held.id for held in node.allocations}
-            if identity in there:
+            if any(held.id == identity for held in node.allocations):
                 return node
-            if not victims <= there or nominations([node]):
+            if nominations([node]) or not self._finder.still_helps(node, pod, request, found):
                 raise errors.LedgerError(f"{node.name} has changed since pods were chosen to be evicted")
             own = [held.id for held in node.allocations if _reserves(held, pod)]
             return backfill_reservation.grown(ledger.reserve(ledger.release(node, own), entry), {pod.ref.uid: request})
@@ -298,6 +296,9 @@ class Preemptor:
             if not self.leads():
                 failed = failed or "another placer continues"
                 break
+            if not self._waits(pod):
+                failed = failed or "it is gone"
+                break
             if self._pause_seconds() > 0:
                 failed = failed or f"waits, because {MAX_PER_MINUTE} pods were evicted within a minute"
                 break
@@ -315,6 +316,11 @@ class Preemptor:
         else:
             self._failed.pop(pod.ref.uid, None)
         return suffix
+
+    def _waits(self, pod: Pod) -> bool:
+        """Whether the pod still needs a place; it may have been deleted while other tasks ran."""
+        now = self.pods.get(Key(pod.ref.namespace, pod.ref.name))
+        return now is not None and now.ref.uid == pod.ref.uid and now.is_gated and not now.leaves
 
     def _has_evicted(self, found: Nomination) -> bool:
         return any(victim.allocation.pod.uid in self._finder.evicted for victim in found.victims)

@@ -8,10 +8,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from gpushare import preemption
+from gpushare import ledger, preemption
 from gpushare.allocation import Allocation
 from gpushare.cluster.object_store import Key
 from gpushare.defragmentation import evicting
+from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView, Placement
 from gpushare.preemption import Holder, Nomination
 from gpushare.refusal import Refusal
@@ -41,13 +42,30 @@ class VictimFinder:
 
         async def place(left: NodeView, asked: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
             await pacing.let_others_run()  # a node can have hundreds of candidates
-            chooser = self.store.chooser
-            with chooser.cache.without(_key(entry) for entry in gone if self._pod(entry) is not None):
-                return chooser.place_on(left, pod.manifest, asked, policy=self.policy)
+            return self._placed(left, pod, asked, gone)
 
         return await preemption.find(
             view, request, self._holder, place, uid=pod.ref.uid, priority=pod.priority, own=own
         )
+
+    def still_helps(self, node: GpuNode, pod: Pod, request: Request, found: Nomination) -> bool:
+        """Whether the pod gets these GPUs of the node, as it is now, once the victims and pods that end have gone."""
+        victims = {victim.allocation.id for victim in found.victims}
+        if not victims <= {entry.id for entry in node.allocations}:
+            return False
+        _, ending = preemption.candidates(node, pod.priority, self._holder)
+        own = [entry for entry in node.allocations if entry.is_backfill_reservation and entry.pod.uid == pod.ref.uid]
+        gone = [*ending, *own, *(entry for entry in node.allocations if entry.id in victims)]
+        left = NodeView.from_node(ledger.release(node, [entry.id for entry in gone]))
+        uuids = tuple(uuid for share in found.placement.shares for uuid in share.gpu_uuids)
+        asked = dataclasses.replace(request, constraints=dataclasses.replace(request.constraints, uuids=uuids))
+        outcome = self._placed(left, pod, asked, gone)
+        return isinstance(outcome, Placement) and outcome.isolation is found.placement.isolation
+
+    def _placed(self, left: NodeView, pod: Pod, asked: Request, gone: Sequence[Allocation]) -> Placement | Refusal:
+        chooser = self.store.chooser
+        with chooser.cache.without(_key(entry) for entry in gone if self._pod(entry) is not None):
+            return chooser.place_on(left, pod.manifest, asked, policy=self.policy)
 
     def _pod(self, entry: Allocation) -> Pod | None:
         pod = self.pods.get(_key(entry))
