@@ -365,8 +365,8 @@ async def test_a_share_without_isolation_is_counted_and_not_limited(world: World
 async def test_a_start_is_refused_while_there_is_no_daemon(world: World) -> None:
     other = simulated.uuids(world.gpus)[1]
     files = world.daemons.files(other)
-    files.directory.parent.mkdir(parents=True, exist_ok=True)
-    files.directory.write_text("in the way")
+    files.log.parent.mkdir(parents=True)
+    files.log.write_text("in the way")
     refusal = await world.shares.ready(other, "a")
     assert isinstance(refusal, Refusal)
     assert refusal.reason.startswith(f"the MPS daemon of {other} takes no client now: ")
