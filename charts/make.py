@@ -34,6 +34,7 @@ COMPONENTS: Final = (
     "client-ca",
     "defrag",
     "demand",
+    "demand-gangs",
     "deny-unregistered",
     "driver-memory",
     "end-unlimited",

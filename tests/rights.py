@@ -66,11 +66,11 @@ AT_HOME = {
     contract.AGENT_SERVICE_ACCOUNT: {f"configmaps/{contract.CONFIG_MAP}": "list watch"},
     DEFRAG: {f"configmaps/{contract.PLACEMENT_CONFIG_MAP}": "get"},
 }
-IN_DEMAND_NAMESPACE = {  # of config/components/demand
+IN_DEMAND_NAMESPACE = {  # of config/components/demand, and of demand-gangs
     contract.WEBHOOK_SERVICE_ACCOUNT: {
         "pods": "create delete",
         f"podtemplates/{contract.DEMAND_TEMPLATE}": "get",
-        "podtemplates": "create",
+        "podtemplates": "list create delete",
         "provisioningrequests.autoscaling.x-k8s.io": "list create delete",
     },
 }

@@ -15,6 +15,7 @@ from gpushare.object_parsers import read_yaml
 from lab import access, build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests
+from webhook.controllers.demand.provisioning_requests import ATOMIC
 
 pytestmark = pytest.mark.apiserver  # for Helm, which is built like the server; no server runs
 
@@ -46,8 +47,10 @@ SWITCHES: dict[str, Json] = {
     "borrow": {"borrow.enabled": True},
     "preemption": {"preemption.enabled": True},
     "demand": {"demand.enabled": True},
+    "demand-gangs": {"demand.enabled": True, "demand.provisioningClass": ATOMIC},
     "monitoring": MONITORING,
 }
+NEEDS = {"demand-gangs": "demand"}  # another component
 TOGETHER = [name for name in SWITCHES if name != "cdi"]  # driver-root replaces it
 
 
@@ -102,7 +105,7 @@ def test_each_switch_equals_its_component(
     helm4: Helm, whole: dict[tuple[str, str], Json], tmp_path: Path, component: str
 ) -> None:
     rendered = comparable(helm4.rendered({**WITHOUT_HELMS_OWN, **SWITCHES[component]}))
-    assert rendered == kustomized(tmp_path, component)
+    assert rendered == kustomized(tmp_path, *filter(None, (NEEDS.get(component), component)))
     assert rendered != whole
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import dataclasses
+import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -16,13 +18,20 @@ from tests.config import manifests
 from tests.config.conftest import WAIT_SECONDS, Cluster
 from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
+from tests.provisioning_request_crd import CRD
 from webhook import webhook_settings
 from webhook.controllers.demand import demand_pods, provisioning_requests
 
 pytestmark = pytest.mark.apiserver
 
 COMPONENT = manifests.CONFIG / "components" / "demand"
-FILES = [f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights", "policy")]
+GANGS = manifests.CONFIG / "components" / "demand-gangs"
+FILES = [
+    *(f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights")),
+    f"--filename={GANGS / 'rights.yaml'}",
+    f"--filename={GANGS / 'policy.yaml'}",
+    f"--filename={COMPONENT / 'policy.yaml'}",
+]
 PODS = demand_pods.PODS_PATH
 DEMAND = NodeDemand("{}", "NVIDIA-L4", 2, 1000, 2**30, ("uid",))
 
@@ -36,8 +45,11 @@ def cluster(installed: Cluster) -> Iterator[Cluster]:
     while "may have only the container" not in refusal(installed, changed(image="x")):
         assert time.monotonic() < deadline, f"gpushare-demand is not in force after {WAIT_SECONDS} s"
         time.sleep(0.1)
+    installed.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(CRD))
+    installed.administrator.wait_until_established(CRD["metadata"]["name"])
     yield installed
-    installed.kubectl("delete", FILES[-1], "--ignore-not-found")
+    installed.kubectl("delete", *FILES[-3:], "--ignore-not-found")
+    installed.kubectl("delete", "crd", CRD["metadata"]["name"])
 
 
 def manifest() -> dict[str, Any]:
@@ -97,9 +109,14 @@ def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluste
 
 def template(**spec: Any) -> dict[str, Any]:
     """Return a PodTemplate as the webhook creates it for a gang."""
-    raw = {"metadata": {"name": "gpushare-demand-x", "uid": "u"}}
-    owner = provisioning_requests.ProvisioningRequest.from_manifest(raw)
-    return provisioning_requests.pod_template(changed(spec=spec), "gpushare-demand-x-0", owner)
+    return provisioning_requests.pod_template(changed(spec=spec))
+
+
+def request(count: int = 16, class_name: str = provisioning_requests.ATOMIC) -> dict[str, Any]:
+    """Return a ProvisioningRequest as the webhook creates it for a gang, for so many pods of two kinds."""
+    gang = provisioning_requests.GangDemand("default/g", (), 0)
+    demands = [DEMAND] * (count - 1) + [dataclasses.replace(DEMAND, gpus=1)]
+    return provisioning_requests.manifest(gang, demands, ["a", "b"], class_name)
 
 
 def test_the_webhook_may_create_the_templates_of_its_provisioning_requests_and_no_others(cluster: Cluster) -> None:
@@ -115,9 +132,28 @@ def test_the_webhook_may_create_the_templates_of_its_provisioning_requests_and_n
         {"automountServiceAccountToken": True},
     ):
         assert only in refusal(cluster, template(**spec), templates), spec
-    without_owner = template()
-    del without_owner["metadata"]["ownerReferences"]
-    assert "only for its ProvisioningRequests" in refusal(cluster, without_owner, templates)
+    without_label = template()
+    del without_label["metadata"]["labels"]
+    assert "only PodTemplates with the label gpushare.io/demand" in refusal(cluster, without_label, templates)
+
+
+def test_the_webhook_may_delete_its_templates_and_not_the_administrators(cluster: Cluster) -> None:
+    own, templates = template(), provisioning_requests.TEMPLATES_PATH
+    cluster.administrator.create(templates, own, user=WEBHOOK)
+    as_webhook = f"--as={WEBHOOK}", f"--namespace={contract.DEMAND_NAMESPACE}"
+    cluster.kubectl("delete", "podtemplate", own["metadata"]["name"], "--wait=false", *as_webhook)
+    with pytest.raises(lab_errors.LabError, match=r"only PodTemplates with the label gpushare\.io/demand"):
+        cluster.kubectl("delete", "podtemplate", contract.DEMAND_TEMPLATE, "--wait=false", *as_webhook)
+
+
+def test_the_webhook_may_ask_for_few_pods_of_one_class(cluster: Cluster) -> None:
+    path = provisioning_requests.PATH
+    deadline = time.monotonic() + WAIT_SECONDS
+    while (said := refusal(cluster, request(17), path)) == "" and time.monotonic() < deadline:
+        time.sleep(0.1)  # the API server reads the policy again once the CRD is there
+    assert "may ask for no more than 16 pods" in said
+    assert refusal(cluster, request(), path) == ""
+    assert "only of the class best-effort-atomic-scale-up" in refusal(cluster, request(class_name="mine"), path)
 
 
 def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
@@ -130,7 +166,7 @@ def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
         assert 'cannot create resource "pods"' in refusal(cluster, made, path)
     for verb in ("create", "delete"):
         assert may(cluster, WEBHOOK, verb, "pods", namespace=contract.DEMAND_NAMESPACE)
-    for verb, resource in (("update", "podtemplates"), ("delete", "podtemplates"), ("patch", "resourcequotas")):
+    for verb, resource in (("update", "podtemplates"), ("patch", "podtemplates"), ("patch", "resourcequotas")):
         here = contract.DEMAND_NAMESPACE
         assert not may(cluster, WEBHOOK, verb, resource, namespace=here)
 

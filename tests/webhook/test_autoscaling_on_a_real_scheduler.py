@@ -23,6 +23,7 @@ from webhook.controllers.demand import provisioning_requests
 pytestmark = pytest.mark.apiserver
 
 COMPONENT = manifests.CONFIG / "components" / "demand"
+GANGS = [f"--filename={manifests.CONFIG / 'components' / 'demand-gangs' / name}.yaml" for name in ("rights", "policy")]
 PODS = f"/api/v1/namespaces/{contract.DEMAND_NAMESPACE}/pods"
 QUOTA = f"/api/v1/namespaces/{contract.DEMAND_NAMESPACE}/resourcequotas/gpushare-demand"
 # A placer opens a GPUNode whose deletion it may have missed only after the lifetime of a reservation.
@@ -166,7 +167,9 @@ def provisioned(empty: Cluster) -> Iterator[Cluster]:
     empty.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(CRD))
     name = str(CRD["metadata"]["name"])
     empty.administrator.wait_until_established(name)
+    empty.kubectl("apply", "--server-side", *GANGS)
     yield empty
+    empty.kubectl("delete", *GANGS)
     empty.kubectl("delete", "crd", name)
 
 
@@ -203,10 +206,11 @@ def test_a_gang_gets_all_of_its_nodes_from_a_provisioning_request_or_none(provis
     assert autoscaler.started == 3
     for name in large:
         cluster.delete(name)
-    until(lambda: cluster.administrator.read(provisioning_requests.PATH)["items"] == [], started.explain)
+    paths = provisioning_requests.PATH, f"{provisioning_requests.TEMPLATES_PATH}?labelSelector={contract.DEMAND_LABEL}"
+    until(lambda: not any(cluster.administrator.read(path)["items"] for path in paths), started.explain)
     used = rights.used_on(cluster.administrator, contract.WEBHOOK_SERVICE_ACCOUNT)
-    requests = "provisioningrequests.autoscaling.x-k8s.io"
-    assert {(requests, verb) for verb in ("list", "create", "delete")} | {("podtemplates", "create")} <= used
+    resources = "provisioningrequests.autoscaling.x-k8s.io", "podtemplates"
+    assert {(what, verb) for what in resources for verb in ("list", "create", "delete")} <= used
     for name in names:
         cluster.delete(name)
     until(lambda: step(lambda: autoscaler.nodes() == []), started.explain, seconds=60)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import datetime
 from collections.abc import Callable, Mapping
@@ -34,6 +35,7 @@ class DemandApi:
         self.pods: dict[str, dict[str, Any]] = {}
         self.collections = {demand_pods.PODS_PATH: self.pods}
         self.template: dict[str, Any] = {**TEMPLATE, "spec": dict(TEMPLATE["spec"])}
+        self.clock: Callable[[], float] = lambda: NOW
         self._created = 0
 
     async def get(self, path: str) -> dict[str, Any]:
@@ -50,7 +52,11 @@ class DemandApi:
     async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
         self._created += 1
         name = body["metadata"].get("name", f"demand-{self._created}")
-        made = {**body, "metadata": {**body["metadata"], "name": name, "uid": f"u{self._created}"}}
+        if name in self.collections[path]:
+            raise api_errors.AlreadyExists(f'"{name}" already exists')
+        moment = datetime.datetime.fromtimestamp(self.clock(), datetime.UTC).isoformat()
+        own = {"name": name, "uid": f"u{self._created}", "creationTimestamp": moment}
+        made = {**body, "metadata": {**body["metadata"], **own}}
         self.collections[path][name] = made
         return made
 
@@ -73,6 +79,7 @@ class Cluster:
     ) -> None:
         """foreign: nodes without a GPUNode."""
         self.api, self.now = DemandApi(), 0.0
+        self.api.clock = lambda: NOW + self.now
         self.store = MemoryStore(map(codec.to_document, nodes))
         for name in (*(node.name for node in nodes), *foreign):
             self.describe(name)
@@ -103,7 +110,10 @@ class Cluster:
     async def reasons(self, *waiting: dict[str, Any]) -> list[str]:
         """Return the end of each pod's reason after a round."""
         pods = [Pod.from_manifest(made) for made in waiting]
-        answered = await self.controller.reconcile([(pod, Refusal("x")) for pod in pods])
+        size = collections.Counter(pod.group for pod in pods)
+        together = {pod.group: pod.group_size.least if pod.group_size.is_elastic else size[pod.group] for pod in pods}
+        refused = [(pod, Refusal("x", together=together[pod.group] if pod.group else 1)) for pod in pods]
+        answered = await self.controller.reconcile(refused)
         return [refusal.reason.removeprefix("x; ") for _, refusal in answered]
 
     def asked(self, resource: str) -> list[int]:

@@ -10,8 +10,9 @@ import pytest
 
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
+from gpushare.whatif import node_demand
 from tests.webhook.controllers.test_demand_controller import NOW, Cluster, excluded, full, gated
-from webhook.controllers.demand import provisioning_requests
+from webhook.controllers.demand import demand_controller, provisioning_requests
 from webhook.controllers.demand.provisioning_requests import ATOMIC, PATH, RETRY_SECONDS, TEMPLATES_PATH, VALID_SECONDS
 
 TOGETHER = "waits for nodes: 3 GPUs asked for together"
@@ -30,6 +31,10 @@ def gang(size: int = 3, *, name: str = "g", **asks: Any) -> list[dict[str, Any]]
 
 def requests(cluster: Cluster) -> list[dict[str, Any]]:
     return list(cluster.api.collections[PATH].values())
+
+
+def templates(cluster: Cluster) -> list[dict[str, Any]]:
+    return list(cluster.api.collections[TEMPLATES_PATH].values())
 
 
 def answer(cluster: Cluster, kind: str, *, status: str = "True", reason: str = "R", message: str = "") -> None:
@@ -54,7 +59,6 @@ async def test_a_gang_asks_once_for_all_that_it_lacks() -> None:
         "podSets": [{"podTemplateRef": {"name": template["metadata"]["name"]}, "count": 3}],
         "parameters": {"ValidUntilSeconds": str(VALID_SECONDS)},
     }
-    assert template["metadata"]["ownerReferences"][0]["uid"] == one["metadata"]["uid"]
     (container,) = template["template"]["spec"]["containers"]
     assert container["resources"]["limits"] == {"gpushare.io/gpu-percent": "100"}
     (pod,) = cluster.api.pods.values()
@@ -62,7 +66,8 @@ async def test_a_gang_asks_once_for_all_that_it_lacks() -> None:
     await cluster.reasons(*gang(), single)
     assert requests(cluster) == [one]
     await cluster.reasons(single)
-    assert requests(cluster) == []
+    await cluster.reasons(single)
+    assert requests(cluster) == templates(cluster) == []
 
 
 async def test_requests_exclude_the_same_nodes_as_demand_pods() -> None:
@@ -94,19 +99,36 @@ async def test_conditions_of_the_autoscaler_change_the_reason() -> None:
     assert await cluster.reasons(*gang()[1:]) == ["waits for nodes: 3 GPUs provisioned"] * 2
     assert requests(cluster) == [one]
     answer(cluster, "BookingExpired")
-    assert await cluster.reasons(*gang()) == [f"{TOGETHER}: R"] * 3
+    assert await cluster.reasons(*gang()) == ["asks for no nodes: the autoscaler failed: R"] * 3
     assert requests(cluster) == []
-    await cluster.reasons(*gang())
-    assert len(requests(cluster)) == 1
+    cluster.now += RETRY_SECONDS
+    assert await cluster.reasons(*gang()) == [TOGETHER] * 3
 
 
-async def test_nodes_that_never_come_are_asked_for_again() -> None:
-    cluster = cluster_with(full("node-a", gpus=8))
-    await cluster.reasons(*gang())
-    answer(cluster, "Provisioned")
-    cluster.now += VALID_SECONDS
-    await cluster.reasons(*gang())
+@pytest.mark.parametrize(
+    ("conditions", "seconds", "why"),
+    [
+        ([], provisioning_requests.UNANSWERED_SECONDS, "no autoscaler accepted the ProvisioningRequest gpushare-"),
+        (["Accepted"], VALID_SECONDS, "the autoscaler found no nodes within 15 minutes: R: later"),
+        (["Accepted", "Provisioned"], VALID_SECONDS, "the nodes that the autoscaler provisioned were of no use within"),
+    ],
+)
+async def test_nodes_that_never_come_are_left_to_pods_ahead(conditions: list[str], seconds: float, why: str) -> None:
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
+    await cluster.reasons(*gang(4))
+    answer(cluster, "Provisioned", status="False", message="later")
+    for kind in conditions:
+        answer(cluster, kind)
+    single = gated("single", gpus="2", created=seconds)
+    cluster.now += seconds - 1
+    assert (await cluster.reasons(single, *gang(4)))[0].startswith("asks for no node: no more than 4 GPUs")
+    cluster.now += 1
+    said = await cluster.reasons(single, *gang(4))
+    assert said[1].startswith(f"asks for no nodes: {why}")
+    assert (await cluster.reasons(single, *gang(4))) == ["waits for a node: 2 GPUs asked for", *said[1:]]
     assert requests(cluster) == []
+    cluster.now += RETRY_SECONDS
+    assert (await cluster.reasons(*gang(4)))[0] == "waits for nodes: 4 GPUs asked for together"
 
 
 async def test_a_failure_is_the_reason_of_the_gangs_pods_until_the_next_try() -> None:
@@ -114,22 +136,30 @@ async def test_a_failure_is_the_reason_of_the_gangs_pods_until_the_next_try() ->
     await cluster.reasons(*gang())
     answer(cluster, "Failed", reason="CapacityIsNotFound", message="node group pool is at its limit")
     failed = "asks for no nodes: the autoscaler failed: CapacityIsNotFound: node group pool is at its limit"
-    # It takes nothing from the bound meanwhile.
-    others = [gated(f"s{number}", gpus="1") for number in range(3)]
-    single = "waits for a node: 3 GPUs asked for"
-    assert await cluster.reasons(*gang(), *others) == [failed] * 3 + [single] * 3
-    cluster.now += RETRY_SECONDS
     assert await cluster.reasons(*gang()) == [failed] * 3
+    assert requests(cluster) == []
+    # It takes nothing from the bound meanwhile, and a smaller gang may try.
+    others = [gated(f"s{number}", gpus="1") for number in range(3)]
+    assert await cluster.reasons(*gang(), *others) == [failed] * 3 + ["waits for a node: 3 GPUs asked for"] * 3
+    assert await cluster.reasons(*gang(2)) == ["waits for nodes: 2 GPUs asked for together"] * 2
+    await cluster.reasons()
+    cluster.now += RETRY_SECONDS
     assert await cluster.reasons(*gang()) == [TOGETHER] * 3
 
 
-async def test_a_request_changes_with_the_gang_before_nodes_start() -> None:
+async def test_a_request_stays_while_it_asks_for_enough() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
-    await cluster.reasons(*gang())
-    answer(cluster, "Accepted")
     await cluster.reasons(*gang()[1:])
-    assert requests(cluster) == []
-    assert (await cluster.reasons(*gang()[1:]))[0] == "waits for nodes: 2 GPUs asked for together"
+    before = requests(cluster)
+    # Members that fit for a moment change nothing.
+    for members in (gang(), gang()[1:], gang()):
+        assert (await cluster.reasons(*members))[0].startswith("waits for nodes: 2 GPUs asked for together")
+        assert requests(cluster) == before
+    cluster.now += provisioning_requests.REPLACE_SECONDS
+    await cluster.reasons(*gang()[1:])
+    assert requests(cluster) == before
+    await cluster.reasons(*gang())
+    assert await cluster.reasons(*gang()) == [TOGETHER] * 3
 
 
 async def test_gang_asks_for_all_its_gpus_or_none_within_the_maximum() -> None:
@@ -140,12 +170,56 @@ async def test_gang_asks_for_all_its_gpus_or_none_within_the_maximum() -> None:
     assert await cluster.reasons(single, *gang()) == ["waits for a node: 2 GPUs asked for"] + [bound] * 3
     behind = "asks for no node: no more than 4 GPUs are asked for (--demand-max-gpus)"
     assert await cluster.reasons(*gang(), single) == [TOGETHER] * 3 + [behind]
-    # Without an answer, it takes nothing from them for long.
-    cluster.now += provisioning_requests.UNANSWERED_SECONDS
-    (one,) = requests(cluster)
-    one["metadata"]["creationTimestamp"] = datetime.datetime.fromtimestamp(NOW, datetime.UTC).isoformat()
-    assert (await cluster.reasons(*gang(), single))[3] == "waits for a node: 2 GPUs asked for"
     assert set(await cluster.reasons(*gang(5, name="large"))) == {f"{bound}, and the gang needs more"}
+
+
+async def test_requests_that_exist_count_towards_the_bound_until_they_are_deleted() -> None:
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
+    first, second = gang(4), gang(4, name="h")
+    await cluster.reasons(*first, *second)
+    for _ in range(8):
+        cluster.now += 61
+        await cluster.reasons(*first, *second)
+        assert len(requests(cluster)) <= 1
+    assert await cluster.reasons(*first, *second) != ["waits for nodes: 4 GPUs asked for together"] * 8
+
+
+async def test_gangs_that_failed_come_last() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    hopeless = [pod for number in range(4) for pod in gang(2, name=f"g{number}x")]
+    await cluster.reasons(*hopeless)
+    for one in requests(cluster):
+        one["status"] = {"conditions": [{"type": "Failed", "status": "True"}]}
+    await cluster.reasons(*hopeless, *gang())
+    cluster.now += RETRY_SECONDS
+    said = await cluster.reasons(*hopeless, *gang())
+    assert said[-3:] == [TOGETHER] * 3
+    assert said[:2] == ["waits for nodes: 2 GPUs asked for together"] * 2
+
+
+async def test_a_gang_with_a_pod_that_no_node_would_help_asks_for_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    cluster.api.template["spec"]["nodeSelector"] = {"pool": "a"}
+    members = gang()
+    members[0]["spec"]["nodeSelector"] = {"pool": "b"}
+    said = await cluster.reasons(*members, *gang(name="h"))
+    assert said[0].startswith("asks for no node: its nodeSelector pool=b conflicts with")
+    stuck = "asks for no nodes, as its gang has a pod that another node would not help, or too many pods wait"
+    assert said[1:] == [stuck] * 2 + [TOGETHER] * 3
+    monkeypatch.setattr(demand_controller, "MAX_PODS", 4)
+    said = await cluster.reasons(*gang(name="h"), *gang(name="i"))
+    assert said[3] == stuck
+    assert len(requests(cluster)) == 1
+
+
+async def test_an_elastic_gang_asks_together_for_its_minimum() -> None:
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
+    members = [gated(f"e{number}", group="e", group_size="2-20", gpus="1") for number in range(5)]
+    said = await cluster.reasons(*members)
+    assert said[:2] == ["waits for nodes: 2 GPUs asked for together"] * 2
+    assert said[2:4] == ["waits for a node: 2 GPUs asked for"] * 2
+    assert said[4].startswith("asks for no node: no more than 4 GPUs")
+    assert len(cluster.api.pods) == 2
 
 
 async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
@@ -171,34 +245,92 @@ async def test_a_cluster_without_the_crd_says_so() -> None:
 
 
 @pytest.mark.parametrize("path", [PATH, TEMPLATES_PATH])
-async def test_rejected_provisioning_request_is_reported_and_leaves_no_object(
+async def test_rejected_provisioning_request_is_reported_tried_less_often_and_leaves_no_object(
     path: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     create: Callable[..., Any] = cluster.api.create
+    tried = []
 
     async def refuse(where: str, body: Any) -> Any:
         if where == path:
-            raise api_errors.Forbidden("exceeded quota: gpushare-demand")
+            tried.append(cluster.now)
+            raise api_errors.Forbidden(f"{body['metadata']['name']} exceeded quota: gpushare-demand")
         return await create(where, body)
 
     monkeypatch.setattr(cluster.api, "create", refuse)
-    assert await cluster.reasons(*gang()) == ["asks for no nodes: exceeded quota: gpushare-demand"] * 3
+    said = set()
+    while cluster.now < 71:
+        said |= set(await cluster.reasons(*gang()))
+        cluster.now += 5
+    assert tried == [0, 10, 30, 70]
+    (one,) = said
+    assert one.startswith("asks for no nodes: ")
+    assert one.endswith(" exceeded quota: gpushare-demand")
     assert requests(cluster) == []
+    await cluster.reasons()
+    await cluster.reasons()
+    assert templates(cluster) == []
+    assert cluster.controller.recheck_seconds is None
 
 
-async def test_a_missing_right_stops_gangs_only(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_request_is_created_after_its_templates() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
-    list_: Callable[..., Any] = cluster.api.list
+    made = []
+    create: Callable[..., Any] = cluster.api.create
 
-    async def refuse(path: str, **more: Any) -> Any:
-        if path == PATH:
-            raise api_errors.Forbidden("cannot list provisioningrequests")
-        return await list_(path, **more)
+    async def watched(where: str, body: Any) -> Any:
+        made.append(where)
+        return await create(where, body)
 
-    monkeypatch.setattr(cluster.api, "list", refuse)
-    said = await cluster.reasons(*gang(), gated("single", gpus="1"))
-    assert said == ["asks for no nodes: cannot list provisioningrequests"] * 3 + ["waits for a node: 1 GPU asked for"]
+    cluster.api.create = watched  # type: ignore[method-assign]
+    # Gangs that are alike have the same template.
+    await cluster.reasons(*gang(), *gang(name="h"))
+    assert made == [TEMPLATES_PATH, PATH, TEMPLATES_PATH, PATH]
+    assert len(templates(cluster)) == 1
+    await cluster.reasons(*gang())
+    await cluster.reasons(*gang())
+    assert len(templates(cluster)) == len(requests(cluster)) == 1
+
+
+@pytest.mark.parametrize("error", [api_errors.Forbidden, api_errors.Unavailable, api_errors.ClusterError])
+@pytest.mark.parametrize("call", ["list", "create", "delete"])
+async def test_a_failed_call_stops_gangs_only(
+    call: str, error: type[api_errors.ClusterError], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    single = gated("single", gpus="1")
+    if call == "delete":
+        await cluster.reasons(*gang(name="former"), single)
+    done: Callable[..., Any] = getattr(cluster.api, call)
+
+    async def refuse(path: str, *args: Any, **more: Any) -> Any:
+        if path.startswith(PATH):
+            raise error("conversion webhook failed")
+        return await done(path, *args, **more)
+
+    monkeypatch.setattr(cluster.api, call, refuse)
+    said = await cluster.reasons(*gang(), single)
+    assert said == ["asks for no nodes: conversion webhook failed"] * 3 + ["waits for a node: 1 GPU asked for"]
+    assert len(cluster.api.pods) == 1
+
+
+async def test_gangs_are_packed_only_when_they_may_ask_or_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    packed = []
+    pack = node_demand.pack
+
+    def counted(waiting: Any, **more: Any) -> Any:
+        packed.append(waiting)
+        return pack(waiting, **more)
+
+    monkeypatch.setattr(node_demand, "pack", counted)
+    several = [pod for number in range(9) for pod in gang(3, name=f"g{number}x")]
+    await cluster.reasons(*several)
+    assert sum(bool(pods) for pods in packed) == provisioning_requests.MAX_REQUESTS
+    packed.clear()
+    await cluster.reasons(*several)
+    assert packed == []
 
 
 async def test_the_next_placer_continues_with_a_request() -> None:

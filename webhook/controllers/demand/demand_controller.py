@@ -11,7 +11,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import errors
@@ -46,6 +46,7 @@ _COME_FIRST: Final = {
     Deferred.LATE: f"; newer pods come first, as it has waited for over {LATE_SECONDS / 60:g} minutes",
     Deferred.OVERSIZED: "; other pods come first, as no known node has as many GPUs",
 }
+_STUCK: Final = "; asks for no nodes, as its gang has a pod that another node would not help, or too many pods wait"
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
 
 
@@ -59,6 +60,23 @@ class DemandSettings:
     max_gpus: int
     kinds: tuple[GpuKind, ...] = ()
     provisioning_class: str = ""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Gang:
+    """The pods of a gang by UID, in queue order. size: of these, so many have to fit at the same time."""
+
+    all: Sequence[str]
+    size: int
+
+    @property
+    def members(self) -> Sequence[str]:
+        """Those that have to fit together; the others join them."""
+        return self.all[: self.size]
+
+    def is_stuck(self, useless: Container[str]) -> bool:
+        """Whether it cannot start even on new nodes, or is cut off; useless: pods that no node would help."""
+        return len(self.all) < self.size or any(uid in useless for uid in self.members)
 
 
 @dataclasses.dataclass(eq=False)
@@ -134,7 +152,8 @@ class DemandController:
         try:
             if lacking:
                 self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
-            packing, together = await self._ask_for_gangs(await self._to_pack(lacking, suffixes), lacking, suffixes)
+            gangs = _gangs(lacking, {pod.ref.uid: why.together for pod, why in waiting}) if self._requests else {}
+            packing, together = await self._ask_for_gangs(await self._to_pack(lacking, suffixes), gangs, suffixes)
             failed = await self._write(packing, together)
         except api_errors.ClusterError as error:
             logger.warning("Could not read or write demand pods", extra={"err": str(error)})
@@ -202,32 +221,32 @@ class DemandController:
         return FilteredStore(self.store, reserved)
 
     async def _ask_for_gangs(
-        self, asking: Sequence[WaitingPod], lacking: Sequence[tuple[Pod, Request]], suffixes: dict[str, str]
+        self, asking: Sequence[WaitingPod], gangs: Mapping[str, Gang], suffixes: dict[str, str]
     ) -> tuple[Packing, int]:
         """Ask for the nodes of gangs together; return the packing of the other pods, and how many GPUs gangs ask for.
 
-        A gang asks for no more than the pods ahead of it leave.
+        A gang asks for no more than the pods ahead of it leave, and for nothing if one of its pods cannot be helped.
         """
         if self._requests is None:
             return await self._pack(asking, self.settings.max_gpus), 0
-        names = {pod.ref.uid: f"{pod.ref.namespace}/{pod.group}" for pod, _ in lacking if pod.group}
-        place = {pod.uid: number for number, pod in enumerate(asking)}
-        members: dict[str, list[WaitingPod]] = {}
-        for one in asking:
-            if one.uid in names:
-                members.setdefault(names[one.uid], []).append(one)
-        others = [one for one in asking if one.uid not in names]
+        number = {pod.uid: number for number, pod in enumerate(asking)}
+        stuck = {uid for gang in gangs.values() for uid in gang.all if gang.is_stuck(suffixes)}
+        suffixes |= {uid: _STUCK for uid in stuck if uid not in suffixes}
+        together = {uid for gang in gangs.values() for uid in gang.members}
+        others = [one for one in asking if one.uid not in together | stuck]
         packing = await self._pack(others, self.settings.max_gpus)
-        gangs = []
-        for name, pods in members.items():
-            before = (demand.gpus for demand in packing.demands if place[demand.uids[0]] < place[pods[0].uid])
-            gangs.append(GangDemand(name, tuple(pods), sum(before)))
+        demands = []
+        for name, gang in gangs.items():
+            pods = tuple(asking[number[uid]] for uid in gang.members if uid in number and uid not in stuck)
+            if pods:
+                ahead = (each.gpus for each in packing.demands if number[each.uids[0]] < number[pods[0].uid])
+                demands.append(GangDemand(name, pods, sum(ahead)))
         default = self.store.chooser.isolation
-        ends, together = await self._requests.reconcile(gangs, self._template, default, self._excluded)
+        ends, asked = await self._requests.reconcile(demands, self._template, default, self._excluded)
         suffixes |= ends
-        if packing.gpus + together > self.settings.max_gpus:
-            packing = await self._pack(others, max(0, self.settings.max_gpus - together))
-        return packing, together
+        if packing.gpus + asked > self.settings.max_gpus:
+            packing = await self._pack(others, max(0, self.settings.max_gpus - asked))
+        return packing, asked
 
     async def _pack(self, asking: Sequence[WaitingPod], most: int) -> Packing:
         key = most, [(pod.uid, pod.request, pod.selection, pod.kinds, pod.is_late) for pod in asking]
@@ -303,6 +322,15 @@ class DemandController:
         except (api_errors.NotFound, api_errors.Conflict):
             return  # it is gone
         logger.info("Withdrew a demand pod", extra={"pod": one.name})
+
+
+def _gangs(lacking: Sequence[tuple[Pod, Request]], together: Mapping[str, int]) -> dict[str, Gang]:
+    """Return the gangs that have to fit together, by name; together: of the pods' refusals, by UID."""
+    found: dict[str, list[str]] = {}
+    for pod, _ in lacking:
+        if pod.group and together[pod.ref.uid] > 1:
+            found.setdefault(f"{pod.ref.namespace}/{pod.group}", []).append(pod.ref.uid)
+    return {name: Gang(uids, together[uids[0]]) for name, uids in found.items()}
 
 
 def _suffixes(packing: Packing, failed: Mapping[NodeDemand, str], settings: DemandSettings) -> dict[str, str]:
