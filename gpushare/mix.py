@@ -82,7 +82,7 @@ class Mix:
         return cls({asked: float(count) for asked, count in counts.items()}, pods=pods).cut(MAX_CLASSES)
 
     def cut(self, most: int) -> Mix:
-        """Return the mix with its `most` most common classes, and as much of the others' requests as of its own."""
+        """Return the mix with only its `most` most common classes; `others` shrinks by the same factor."""
         commonest = sorted(self.weights.items(), key=lambda item: (-item[1], repr(item[0])))[:most]
         kept = dataclasses.replace(self, weights=dict(commonest))
         before, after, others = self.requested, kept.requested, self.others

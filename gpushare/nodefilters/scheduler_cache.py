@@ -278,7 +278,7 @@ class SchedulerCache:
         return self._offering
 
     def count_offer(self, node: str) -> None:
-        """If the node has changed, find out ahead of the next refusal whether its kubelet offers what is free."""
+        """Check a changed node's offer now; otherwise the next refusal checks it, with all others that have changed."""
         if node not in self._changed:
             return
         self._changed.discard(node)
