@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gpushare import contract
 from kubectl_gpushare import candidates, options, plugin_errors
 from kubectl_gpushare.source import chosen_source, live_cluster
 
@@ -19,11 +18,6 @@ if TYPE_CHECKING:
     from gpushare.gpunode import GpuNode
     from kubectl_gpushare.output.values import Listing
     from kubectl_gpushare.source.snapshot import Snapshot
-
-NO_NODES = (
-    "No node has reported GPUs: does the agent run on the GPU nodes? "
-    f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
-)
 
 _WITHOUT_TEXTUAL = (
     "-i needs textual, which {python} lacks: install the plugin with its extra, gpushare[tui], or run "
@@ -129,6 +123,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, *
         origin.begin(node_objects=kind != "pods")
     try:
         from kubectl_gpushare.output import printing
+        from kubectl_gpushare.views import gpu_summary
 
         _listing(kind)  # imported while kubectl waits for the API server
         gpu_nodes = origin.gpu_nodes(label_selector=node_selector)
@@ -137,7 +132,7 @@ def command(arguments: tuple[str, ...], usage: bool | None, interactive: bool, *
             listing = make(gpu_nodes)
             printing.show(listing, chosen)
             if not gpu_nodes and not node_selector:
-                print(NO_NODES, file=sys.stderr)
+                print(gpu_summary.NO_NODES, file=sys.stderr)
             printing.warn(listing.problems())
             if kind == "pods":
                 shown = {name.rpartition("/")[2] for name in listing.names()}

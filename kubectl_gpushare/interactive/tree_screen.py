@@ -18,14 +18,13 @@ from textual.screen import Screen
 from textual.widgets import Input, Static
 
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.commands import top
 from kubectl_gpushare.interactive.dialogs import AskScreen, PageScreen, painted
 from kubectl_gpushare.interactive.tree_actions import PageRequest, TreeAction, TreeActions
 from kubectl_gpushare.interactive.tree_reader import Outage
 from kubectl_gpushare.interactive.tree_table import TreeTable
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.output.values import Page, field, section
-from kubectl_gpushare.views import as_kubectl, gpu_tree
+from kubectl_gpushare.views import as_kubectl, gpu_summary, gpu_tree
 from kubectl_gpushare.views.gpu_tree import ClusterTree, Look, TreeRow
 from kubectl_gpushare.views.tree_rows import TreeRows
 
@@ -47,6 +46,12 @@ _HELP = (
     ("r", "resize the share of the pod, after a question"),
     ("q Ctrl-C", "quit"),
 )
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    """Return whether the time has passed since now, when called."""
+    until = time.perf_counter() + seconds
+    return lambda: time.perf_counter() >= until
 
 
 class TreeShown(Message):
@@ -184,10 +189,10 @@ class TreeScreen(Screen[None]):
         self._show()
 
     def _show(self) -> None:
-        caption = self._tree.caption if self._tree.branches else top.NO_NODES
+        caption = self._tree.caption if self._tree.branches else gpu_summary.NO_NODES
         self.query_one("#caption", Static).update(painted(caption, "dim", self._place))
         self._rows = TreeRows(self._tree, self._look, self._namespace)
-        self._rows.advance(_COUNT_SECONDS)
+        self._rows.advance(is_due=_after(_COUNT_SECONDS))
         self._table.show(self._tree, self._rows, sort_by=self._look.sort_by)
         self._tell()
         self._count_on(self._rows)
@@ -200,7 +205,7 @@ class TreeScreen(Screen[None]):
     def _count_more(self, rows: TreeRows) -> None:
         if rows is not self._rows:
             return
-        rows.advance(_COUNT_SECONDS)
+        rows.advance(is_due=_after(_COUNT_SECONDS))
         self._table.grow()
         self._tell()
         self._count_on(rows)

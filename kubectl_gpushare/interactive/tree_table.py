@@ -103,8 +103,8 @@ class TreeTable(ScrollView, can_focus=True):
         rows, sought = self._rows, self._sought
         if rows is None or sought is None:
             return
-        while not rows.is_complete and rows.find(sought.key) is None:
-            rows.advance(0.0)
+        if rows.find(sought.key) is None:
+            rows.advance(is_due=lambda: rows.find(sought.key) is not None)
         self.grow()
 
     def select(self, index: int) -> None:

@@ -16,7 +16,6 @@ from gpushare import contract, errors, ledger, node, pod, printable, quantity, r
 from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode, Mode
 from gpushare.whatif import unavailable_nodes
-from kubectl_gpushare.commands import top
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary, node_table, pod_page, tenants
 from kubectl_gpushare.views.gpu_summary import GpuSummary
@@ -109,7 +108,7 @@ class ModelBuilder:
             "nodes": [item for _, item, _ in known.values()],
             "heard": _heard(scene, objects),
             "queue": queue(scene),
-            "empty": "" if every else top.NO_NODES,
+            "empty": "" if every else gpu_summary.NO_NODES,
         }
 
 

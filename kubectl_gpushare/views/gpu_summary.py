@@ -17,6 +17,10 @@ from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare import plugin_errors
 from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
 
+NO_NODES = (
+    "No node has reported GPUs: does the agent run on the GPU nodes? "
+    f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
+)
 _NO_NOTE = CordonNote()
 _NOWHERE: Mapping[str, UnavailableNode] = types.MappingProxyType({})
 _TYPICAL = policies.median_request(policies.DEFAULT_MIX)

@@ -8,8 +8,7 @@ the rows that are counted can be shown meanwhile.
 from __future__ import annotations
 
 import bisect
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final, overload
 
 from kubectl_gpushare.views import gpu_table, gpu_tree, node_table
@@ -41,9 +40,8 @@ class TreeRows(Sequence[TreeRow]):
     def is_complete(self) -> bool:
         return self._counted == len(self._branches)
 
-    def advance(self, seconds: float = float("inf")) -> None:
-        """Count the rows of more nodes, for about so long."""
-        until = time.perf_counter() + seconds
+    def advance(self, *, is_due: Callable[[], bool] = lambda: False) -> None:
+        """Count the rows of more nodes, until all are counted or other work is due."""
         while not self.is_complete:
             for branch in self._branches[self._counted : self._counted + _BATCH]:
                 if count := self._count(branch):
@@ -52,7 +50,7 @@ class TreeRows(Sequence[TreeRow]):
                     self._starts.append(self._length)
                     self._length += count
             self._counted = min(self._counted + _BATCH, len(self._branches))
-            if time.perf_counter() >= until:
+            if is_due():
                 break
 
     def find(self, key: Key) -> int | None:

@@ -102,17 +102,17 @@ def test_default_that_cannot_serve_a_pod_gives_it_leases(reason: str) -> None:
         (
             {"request": "0.5", "isolation": "mps", "latency": "true"},
             'gpushare.io/isolation "mps" has no turns in which a pod with gpushare.io/latency could go first: '
-            'remove one of them, or write "auto"',
+            'remove one, or write "auto"',
         ),
         (
             {"request": "0.5", "isolation": "mps", "gpus": "2"},
             'gpushare.io/isolation "mps" cannot be combined with gpushare.io/gpus, as a process can use one MPS daemon: '
-            'write "arbiter", or ask for 1 GPU',
+            'write "arbiter", or use 1 GPU',
         ),
         (
             {"request": "0.5", "isolation": "mig", "gpus.main": "2"},
             'gpushare.io/isolation "mig" cannot be combined with gpushare.io/gpus, as a process can use one MIG device: '
-            'write "arbiter", or ask for 1 GPU',
+            'write "arbiter", or use 1 GPU',
         ),
         (
             {"request": "0.5", "isolation": "mps", "limit": "0.4"},

@@ -267,7 +267,7 @@ def test_docs_list_every_precondition() -> None:
     from tests.docs import pages
 
     rows: dict[str, list[str]] = {}
-    for heading in ("## The cluster", "## The nodes", "## The GPUs", "## Others", "## gpushare itself"):
+    for heading in ("## The cluster", "## The nodes", "## The GPUs", "## Other software", "## gpushare itself"):
         rows |= pages.rows("docs/preconditions.md", heading)
     assert list(rows) == [entry.id for entry in preflight.RULES]
     assert {rule: cells[0] for rule, cells in rows.items()} == {entry.id: entry.wanted for entry in preflight.RULES}

@@ -87,7 +87,9 @@ def test_exclusion_labels_take_no_more_gpus_than_the_quota_allows(cluster: Clust
     def said() -> list[str]:
         return [str(pod["metadata"]["annotations"].get(contract.REASON, "")) for pod in cluster.pods()]
 
-    until(lambda: sum("have 2 of the 2 that the ResourceQuota gpus allows" in text for text in said()) == 6, said)
+    until(
+        lambda: sum("already has 2 of the 2 that its ResourceQuota gpus allows" in text for text in said()) == 6, said
+    )
     assert len({uuid for entry in cluster.node().allocations for uuid in entry.gpu_uuids}) == 2
     with cluster.administrator.namespace() as other:
         path = f"/api/v1/namespaces/{other}/pods"

@@ -195,7 +195,7 @@ def test_quota_bounds_exclusive_gpus() -> None:
     batches = [capacity.PodBatch(str(number), pod, 1) for number, pod in enumerate(labels)]
     answer = capacity.answer(world, batches, {labels[0].namespace: (allowance,)})
     assert [fit.missing for fit in answer.fits] == [0, 0, 1]
-    assert 'exclusion "blue" asks for 1 GPU without other pods' in str(answer.fits[2].refusal)
+    assert 'exclusion "blue" asks for 1 exclusive GPU' in str(answer.fits[2].refusal)
     assert answer.fits[2].changes == ()
     assert capacity.answer(world, batches).all_fit
 
@@ -211,7 +211,7 @@ def test_why_names_the_bound_on_exclusive_gpus_and_the_remedy() -> None:
     pod = builders.pod("asked", request="0.01", exclusion="blue")
     assert reasons.explain(pod, snapshot).refusal is None
     answer = reasons.explain(pod, snapshot, [allowance])
-    assert "have 1 of the 1 that the ResourceQuota gpus allows the namespace default" in str(answer.refusal)
+    assert "the namespace default already has 1 of the 1 that its ResourceQuota gpus allows" in str(answer.refusal)
     assert (
         reasons.explain(builders.pod("asked", request="0.01", exclusion="red"), snapshot, [allowance]).refusal is None
     )

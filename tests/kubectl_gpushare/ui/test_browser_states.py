@@ -10,10 +10,10 @@ import pytest
 from playwright.sync_api import expect
 
 from gpushare.gpunode import Resize
-from kubectl_gpushare.commands import top
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import saved_page
 from kubectl_gpushare.ui.page_model import Scene
+from kubectl_gpushare.views import gpu_summary
 from tests.kubectl_gpushare.conftest import Plugin
 from tests.kubectl_gpushare.sample import GIB
 from tests.kubectl_gpushare.ui import story
@@ -62,7 +62,7 @@ def test_an_empty_gpu_that_takes_nothing_says_why(play: Play, visit: Visit) -> N
 
 def test_an_empty_map_says_why(play: Play, visit: Visit) -> None:
     page = visit(play(Scene(Snapshot(()), story.NOW, "new", is_live=True)).server.address)
-    expect(page.locator(".nothing")).to_have_text(top.NO_NODES)
+    expect(page.locator(".nothing")).to_have_text(gpu_summary.NO_NODES)
     page = visit(play(story.busy()).server.address)
     expect(page.locator(".nothing")).to_be_hidden()
     page.locator("#search").fill("no such thing")

@@ -154,7 +154,7 @@ def test_rows_are_counted_without_being_made(words: tuple[str, ...], namespace: 
 def test_rows_are_counted_in_slices() -> None:
     tree = gpu_tree.build(Snapshot(tuple(builders.node(f"n{number}", gpus=1) for number in range(100))), now=0.0)
     rows, last = tree_rows.TreeRows(tree, Look()), ("node", "n99")
-    rows.advance(0)
+    rows.advance(is_due=lambda: True)
     assert 0 < len(rows) < 100
     assert not rows.is_complete
     assert rows.find(last) is None

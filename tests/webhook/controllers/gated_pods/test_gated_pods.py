@@ -379,7 +379,7 @@ async def test_a_pod_beyond_the_bound_on_exclusive_gpus_waits_without_holding_on
     await cluster.step()
     assert cluster.waiting() == ["second"]
     assert cluster.held() == {}
-    assert 'gpushare.io/exclusion "blue" asks for 1 GPU without other pods' in cluster.told["second"]
+    assert 'gpushare.io/exclusion "blue" asks for 1 exclusive GPU' in cluster.told["second"]
     await cluster.end("first")
     await cluster.step()
     assert cluster.waiting() == []
