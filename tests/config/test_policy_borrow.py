@@ -120,6 +120,19 @@ def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> N
         cluster.kubectl("delete", "rolebinding/too-much", "role/too-much", here)
 
 
+def test_a_missing_template_stops_only_the_pods_of_this_namespace(cluster: Cluster) -> None:
+    cluster.kubectl("delete", "podtemplate", "gpushare-borrow", f"--namespace={contract.BORROW_NAMESPACE}")
+    try:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while "no params found" not in refusal(cluster, manifest()):
+            assert time.monotonic() < deadline, f"the template is still known after {WAIT_SECONDS} s"
+            time.sleep(0.1)
+        other = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
+        cluster.administrator.create(f"/api/v1/namespaces/{cluster.namespace}/pods", other, dry_run=True)
+    finally:
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", FILES[1])
+
+
 def test_quota_priority_and_settings_agree() -> None:
     (quota,) = (made for made in manifests.documents(COMPONENT / "namespace.yaml") if made["kind"] == "ResourceQuota")
     (kustomization,) = manifests.documents(COMPONENT / "kustomization.yaml")

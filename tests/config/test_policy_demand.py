@@ -122,11 +122,11 @@ def request(count: int = 16, class_name: str = provisioning_requests.ATOMIC) -> 
 def test_the_webhook_may_create_the_templates_of_its_provisioning_requests_and_no_others(cluster: Cluster) -> None:
     templates = provisioning_requests.TEMPLATES_PATH
     assert refusal(cluster, template(), templates) == ""
-    only = "may have only the container and the priority of the PodTemplate gpushare-demand"
-    miner = [{**manifest()["spec"]["containers"][0], "image": "example.com/miner"}]
+    only = "may have only one container, the priority gpushare-demand, and neither volumes nor a token"
+    container = manifest()["spec"]["containers"][0]
     for spec in (
-        {"containers": miner},
-        {"initContainers": [{**miner[0], "name": "first"}]},
+        {"containers": [container, {**container, "name": "second"}]},
+        {"initContainers": [{**container, "name": "first"}]},
         {"volumes": [{"name": "x", "emptyDir": {}}]},
         {"priorityClassName": "system-node-critical"},
         {"automountServiceAccountToken": True},
