@@ -17,6 +17,7 @@ from typing import Any, Final
 from gpushare import errors
 from gpushare.cluster import api_errors
 from gpushare.placement import NodeView
+from gpushare.quantity import counted
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from gpushare.whatif import node_demand
@@ -348,7 +349,7 @@ def _suffixes(packing: Packing, failed: Mapping[NodeDemand, str], settings: Dema
             ends |= dict.fromkeys(demand.uids, end)
         else:
             gpus = asked[demand.selection, demand.product]
-            end = f"; waits for a node: {gpus} {'GPU' if gpus == 1 else 'GPUs'} asked for"
+            end = f"; waits for a node: {counted(gpus, 'GPU')} asked for"
             ends |= {uid: end + first.get(uid, "") for uid in demand.uids}
     bound = f"; asks for no node: no more than {settings.max_gpus} GPUs are asked for (--demand-max-gpus)"
     no_kind = "; asks for no node: it fits on no GPU that is known (--demand-products), even if that is empty"

@@ -21,6 +21,7 @@ from typing import Any, Final
 from gpushare import contract, errors
 from gpushare.cluster import api_errors
 from gpushare.pod import PodJson
+from gpushare.quantity import counted
 from gpushare.whatif import node_demand
 from gpushare.whatif.node_demand import NodeDemand, Unmet, WaitingPod
 from webhook.controllers import queue
@@ -244,14 +245,14 @@ class GangRequests:
             return self._pause(gang, failure, RETRY_SECONDS)
         if one.provisioned:
             self._pauses.pop(gang.name, None)
-            return f"; waits for nodes: {_counted(one.gpus)} provisioned"
+            return f"; waits for nodes: {counted(one.gpus, 'GPU')} provisioned"
         demands = await self._pack(gang, default)
         if isinstance(demands, str):
             await self._withdraw(one)
             return demands
         if queue.age_seconds(one.created, now) >= REPLACE_SECONDS and not one.suffices(demands):
             await self._withdraw(one)  # the next round asks again
-        end = f"; waits for nodes: {_counted(one.gpus)} asked for together"
+        end = f"; waits for nodes: {counted(one.gpus, 'GPU')} asked for together"
         if not one.is_accepted:
             return f"{end}, by the ProvisioningRequest {contract.DEMAND_NAMESPACE}/{one.name}, not accepted yet"
         return f"{end}: {one.said}" if one.said else end
@@ -284,7 +285,7 @@ class GangRequests:
             return self._pause(gang, str(error), REJECTED_SECONDS)
         self._asked += _gpus(demands)
         logger.info("Asked for the nodes of a gang", extra={"gang": gang.name, "gpus": _gpus(demands)})
-        return f"; waits for nodes: {_counted(_gpus(demands))} asked for together"
+        return f"; waits for nodes: {counted(_gpus(demands), 'GPU')} asked for together"
 
     def _pause(self, gang: GangDemand, why: str, seconds: float) -> str:
         before = self._pauses.get(gang.name)
@@ -354,10 +355,6 @@ def _checksum(text: str) -> str:
 
 def _gpus(demands: Sequence[NodeDemand]) -> int:
     return sum(demand.gpus for demand in demands)
-
-
-def _counted(gpus: int) -> str:
-    return f"{gpus} {'GPU' if gpus == 1 else 'GPUs'}"
 
 
 def _rejected(error: api_errors.ClusterError) -> str:
