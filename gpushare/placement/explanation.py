@@ -45,11 +45,11 @@ def count(
         parts.append(f"{_plural(counts[NODE_RULE], 'node')} that cannot take the pod")
     if counts.get(COUNT_RULE):
         parts.append(f"{_plural(counts[COUNT_RULE], 'node')} with too few fitting GPUs")
-    found = f"no GPU fits {asked}: of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}, "
+    known = f"of {_plural(gpus, 'GPU')} on {_plural(nodes, 'node')}"
     if not rejected:
-        return Refusal(f"{found}no rule rejects any")
+        return Refusal(f"no GPU fits {asked}: {known}, no rule rejects any")
     nearest = min(rejected, key=lambda entry: entry.shortfall)
-    said = f"{found}{', '.join(parts)}; nearest: {nearest}"
+    said = f"no GPU fits {asked}: {known}, {', '.join(parts)}; nearest: {nearest}"
     lasting = {name for name, rule in filters.RULES.items() if rule.lasts}
     is_too_many = max((demand.gpus for demand in request.demands), default=0) > max_per_node
     lasts = is_too_many or {name for name, count in counts.items() if count} <= lasting

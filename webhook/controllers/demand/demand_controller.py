@@ -64,7 +64,7 @@ class DemandSettings:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Gang:
+class LackingGang:
     """The pods of a gang by UID, in queue order. size: of these, so many have to fit at the same time."""
 
     all: Sequence[str]
@@ -222,7 +222,7 @@ class DemandController:
         return FilteredStore(self.store, reserved)
 
     async def _ask_for_gangs(
-        self, asking: Sequence[WaitingPod], gangs: Mapping[str, Gang], suffixes: dict[str, str]
+        self, asking: Sequence[WaitingPod], gangs: Mapping[str, LackingGang], suffixes: dict[str, str]
     ) -> tuple[Packing, int]:
         """Ask for the nodes of gangs together; return the packing of the other pods, and how many GPUs gangs ask for.
 
@@ -325,13 +325,13 @@ class DemandController:
         logger.info("Withdrew a demand pod", extra={"pod": one.name})
 
 
-def _gangs(lacking: Sequence[tuple[Pod, Request]], together: Mapping[str, int]) -> dict[str, Gang]:
+def _gangs(lacking: Sequence[tuple[Pod, Request]], together: Mapping[str, int]) -> dict[str, LackingGang]:
     """Return the gangs that have to fit together, by name; together: of the pods' refusals, by UID."""
     found: dict[str, list[str]] = {}
     for pod, _ in lacking:
         if pod.group and together[pod.ref.uid] > 1:
             found.setdefault(f"{pod.ref.namespace}/{pod.group}", []).append(pod.ref.uid)
-    return {name: Gang(uids, together[uids[0]]) for name, uids in found.items()}
+    return {name: LackingGang(uids, together[uids[0]]) for name, uids in found.items()}
 
 
 def _suffixes(packing: Packing, failed: Mapping[NodeDemand, str], settings: DemandSettings) -> dict[str, str]:
