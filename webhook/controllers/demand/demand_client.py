@@ -9,7 +9,7 @@ from gpushare.cluster import api_client
 
 
 class DemandClient(Protocol):
-    """All raise ClusterError."""
+    """The calls by which the placer asks for nodes. Each raises ClusterError if it fails."""
 
     async def get(self, path: str) -> dict[str, Any]:
         """Return the object at `path`."""
