@@ -16,6 +16,7 @@ from tests.webhook.controllers.test_demand_controller import NOW, Cluster, exclu
 from webhook.controllers.demand import demand_controller, demand_pods, gang_demand, provisioning_requests
 from webhook.controllers.demand.gang_demand import ATOMIC, VALID_SECONDS
 from webhook.controllers.demand.provisioning_requests import PATH, RETRY_SECONDS, TEMPLATES_PATH
+from webhook.store.reservation import Reservation
 
 TOGETHER = "waits for nodes: 3 GPUs asked for together"
 
@@ -328,7 +329,7 @@ async def test_a_failed_call_stops_gangs_only(
     assert len(cluster.api.pods) == 1
 
 
-async def test_gangs_are_packed_only_when_they_may_ask_or_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gangs_are_tried_and_packed_only_when_that_may_change_something(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     packed = []
     pack = node_demand.pack
@@ -338,8 +339,17 @@ async def test_gangs_are_packed_only_when_they_may_ask_or_change(monkeypatch: py
         return pack(waiting, **more)
 
     monkeypatch.setattr(node_demand, "pack", counted)
+    tried = []
+    reserve: Callable[..., Any] = Reservation.reserve
+
+    async def watched(self: Reservation, *args: Any) -> Any:
+        tried.append(args)
+        return await reserve(self, *args)
+
+    monkeypatch.setattr(Reservation, "reserve", watched)
     several = [pod for number in range(9) for pod in gang(3, name=f"g{number}x")]
     await cluster.reasons(*several)
+    assert len(tried) == 9  # the pods of a gang are alike
     assert sum(bool(pods) for pods in packed) == provisioning_requests.MAX_REQUESTS
     packed.clear()
     await cluster.reasons(*several)

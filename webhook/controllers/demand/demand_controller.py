@@ -162,15 +162,13 @@ class DemandController:
         own: dict[str, tuple[list[GpuKind], list[GpuKind]]] = {}  # by selection: of nodes now, and of former ones
         empty: dict[str, list[NodeView]] = {}
         kinds: dict[tuple[Request, str], tuple[GpuKind, ...]] = {}
-        asking = []
+        asking, refused = [], set[object]()
         scratch = ScratchStore(self._without_reservations(views, lacking))
         try:
             for pod, request in lacking:
                 await asyncio.sleep(0)
-                if pod.group:
-                    fits = await self.reservation.on(scratch).reserve(pod.manifest, request, pod.ref)
-                    if not isinstance(fits, Refusal):
-                        continue
+                if pod.group and not await self._is_refused(pod, request, scratch, refused):
+                    continue
                 selection = demand_pods.selection_of(pod.manifest)
                 useless = demand_pods.conflict(selection, template)
                 if useless is not None:
@@ -195,6 +193,16 @@ class DemandController:
         finally:
             scratch.close()
         return asking
+
+    async def _is_refused(self, pod: Pod, request: Request, scratch: ScratchStore, refused: set[object]) -> bool:
+        """Whether the pod does not fit next to those that do; `refused`: such kinds of pods, as room only shrinks."""
+        kind = pod.ref.namespace, queue.kind(pod)
+        if kind in refused:
+            return True
+        fits = await self.reservation.on(scratch).reserve(pod.manifest, request, pod.ref)
+        if isinstance(fits, Refusal) and fits.cause is None and not self.store.chooser.avoided(pod.manifest).blocked:
+            refused.add(kind)
+        return isinstance(fits, Refusal)
 
     def _without_reservations(
         self, views: Sequence[NodeView], lacking: Sequence[tuple[Pod, Request]]
