@@ -12,6 +12,7 @@ from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.whatif import node_demand
+from tests import builders
 from tests.webhook.controllers.test_demand_controller import NOW, Cluster, excluded, full, gated
 from webhook.controllers.demand import demand_controller, demand_pods, gang_demand, provisioning_requests
 from webhook.controllers.demand.gang_demand import ATOMIC, VALID_SECONDS
@@ -71,6 +72,11 @@ async def test_a_gang_asks_once_for_all_that_it_lacks() -> None:
     await cluster.reasons(single)
     await cluster.reasons(single)
     assert requests(cluster) == templates(cluster) == []
+
+
+async def test_members_that_would_fit_say_what_the_gang_waits_for() -> None:
+    cluster = cluster_with(builders.node("node-a", gpus=1))
+    assert await cluster.reasons(*gang()) == ["waits for nodes: 2 GPUs asked for together"] * 3
 
 
 async def test_requests_exclude_the_same_nodes_as_demand_pods() -> None:

@@ -131,10 +131,8 @@ class DemandController:
         try:
             if lacking:
                 self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
-            asking, together = (
-                await self._to_pack(lacking, suffixes),
-                {pod.ref.uid: why.together for pod, why in waiting},
-            )
+            asking = await self._to_pack(lacking, suffixes)
+            together = {pod.ref.uid: why.together for pod, why in waiting}
             gangs = gang_demand.lacking_gangs(lacking, together) if self._requests is not None else {}
             packing = await self._share_with_gangs(asking, gangs, suffixes)
             failed = await self._write(packing)

@@ -118,17 +118,21 @@ class OwnTemplate:
         """Read a PodTemplate of the namespace; None for the administrator's."""
         metadata = manifest["metadata"]
         label = (metadata.get("labels") or {}).get(contract.DEMAND_LABEL)
-        return label and cls(metadata["name"], metadata["uid"], label, "deletionTimestamp" in metadata)
+        leaves = "deletionTimestamp" in metadata
+        return cls(metadata["name"], metadata["uid"], label, leaves) if label is not None else None
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class GangDemand:
-    """The pods of a gang that lack room. ahead: the GPUs that other pods ahead of them in the queue ask for; others:
-    that all other pods ask for. Neither counts pods whose nodes may never come.
+    """The pods of a gang that lack room. uids: of all that start together.
+
+    ahead: the GPUs that other pods ahead of them in the queue ask for; others: that all other pods ask for. Neither
+    counts pods whose nodes may never come.
     """
 
     name: str
     pods: tuple[WaitingPod, ...] = ()
+    uids: Sequence[str] = ()
     ahead: int = 0
     others: int = 0
 
@@ -181,7 +185,7 @@ def beside(gangs: Mapping[str, LackingGang], asking: Sequence[WaitingPod], packi
         pods = tuple(asking[number[uid]] for uid in gang.members if uid in number)
         if pods:
             ahead = [each for each in firm if number[each.uids[0]] < number[pods[0].uid]]
-            found.append(GangDemand(name, pods, gpus_of(ahead), gpus_of(firm)))
+            found.append(GangDemand(name, pods, gang.members, gpus_of(ahead), gpus_of(firm)))
     return found
 
 

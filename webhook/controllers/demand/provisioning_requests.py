@@ -250,4 +250,4 @@ def _failed(error: api_errors.ClusterError) -> str:
 
 
 def _for_all(gangs: Iterable[GangDemand], end: str) -> dict[str, str]:
-    return {pod.uid: end for gang in gangs for pod in gang.pods}
+    return {uid: end for gang in gangs for uid in gang.uids}
