@@ -11,12 +11,14 @@ import pytest
 from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
+from gpushare.refusal import Cause, Refusal
 from gpushare.whatif import node_demand
 from tests import builders
 from tests.webhook.controllers.test_demand_controller import NOW, Cluster, excluded, full, gated
 from webhook.controllers.demand import demand_controller, demand_pods, gang_demand, provisioning_requests
 from webhook.controllers.demand.gang_demand import ATOMIC, VALID_SECONDS
 from webhook.controllers.demand.provisioning_requests import PATH, RETRY_SECONDS, TEMPLATES_PATH
+from webhook.pods.stored_pod import Pod
 from webhook.store.reservation import Reservation
 
 TOGETHER = "waits for nodes: 3 GPUs asked for together"
@@ -527,3 +529,17 @@ async def test_templates_do_not_outlive_the_crd_and_are_deleted_once() -> None:
     assert templates(cluster) == []
     await cluster.reasons()
     assert cluster.controller.recheck_seconds is None
+
+
+async def test_the_next_placer_changes_nothing_before_it_has_tried_all_pods_but_not_without_end() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    waiting = [*gang(), gated("single", gpus="1")]
+    await cluster.reasons(*waiting)
+    before = requests(cluster), list(cluster.api.pods.values())
+    cluster.controller.elected()
+    untried = [(Pod.from_manifest(made), Refusal("x", cause=Cause.TURN)) for made in waiting]
+    assert await cluster.controller.reconcile(untried) == untried
+    assert (requests(cluster), list(cluster.api.pods.values())) == before
+    cluster.now += demand_controller.UNTRIED_SECONDS
+    await cluster.controller.reconcile(untried)
+    assert (requests(cluster), list(cluster.api.pods.values())) == ([], [])

@@ -40,6 +40,7 @@ RECHECK_SECONDS: Final = 5.0  # there is no watch of demand pods, and other clie
 SETTLE_SECONDS: Final = 2.0  # after a demand pod was bound, until the waiting pods have been tried on its node
 REJECTED_SECONDS: Final = 10.0  # before the next try after the API server rejected a demand pod
 FOREIGN_SECONDS: Final = 60.0  # by when the agent of a new node has reported GPUs that take shares
+UNTRIED_SECONDS: Final = 60.0  # for so long a new placer changes nothing while some pods have not been tried yet
 MAX_PODS: Final = 2000  # packed in one round; the others wait behind them
 _JOINS: Final = "; asks for no node until the nodes of its gang's minimum, {} pods, are provisioned"
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
@@ -84,6 +85,7 @@ class DemandController:
         if self._requests is not None:
             self._requests.may_exist = True
         self._settled_at = 0.0
+        self._tries_until = self.clock() + UNTRIED_SECONDS
         self._rejected: dict[str, tuple[float, str]] = {}  # by key: until when none is created, and why
         self._template: Mapping[str, Any] = {}  # the last one read
         self._room: dict[str, frozenset[str]] = {}  # nodes with room for a demand pod, by its key, in the last round
@@ -122,6 +124,9 @@ class DemandController:
 
     async def reconcile(self, waiting: Refusals) -> list[tuple[Pod, Refusal]]:
         """Create and delete demand pods; return the refusals, with what is asked for or why nothing is."""
+        if any(why.cause is Cause.TURN for _, why in waiting) and self.clock() < self._tries_until:
+            return list(waiting)  # the former placer has asked for some of them
+        self._tries_until = 0.0
         found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
         lacking = [(pod, request) for pod, request in found if isinstance(request, Request)]
         del lacking[MAX_PODS:]

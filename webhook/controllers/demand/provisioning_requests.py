@@ -79,13 +79,14 @@ class GangRequests:
         """Read the requests and their templates."""
         self._unread = ""
         try:
-            # Templates come first: each that is missing here, but named by a request, was made in the meantime.
+            # Templates come first: a request that is created between both calls is found, and keeps its templates.
             templates = (await self.api.list(TEMPLATES_PATH, keep=OwnTemplate.from_manifest)).items
             self._templates = tuple(filter(None, templates))
             found = (await self.api.list(PATH, keep=ProvisioningRequest.from_manifest)).items
         except api_errors.NotFound:
             self._unread, found = _MISSING, []
         except api_errors.ClusterError as error:
+            logger.warning("Could not read ProvisioningRequests", extra={"err": str(error)})
             self._unread = _failed(error)
             return
         self._found = {one.name: one for one in found}
