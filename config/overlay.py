@@ -27,6 +27,7 @@ RECORD = "gpushare.io/components"  # annotation of the agent's DaemonSet, which 
 # refer to objects of `mps`; of two --cgroup-root the last one is used, and `driver-memory` has to write there.
 # "": all others.
 ORDER = ("openshift", "cdi", "driver-root", "", "runtime-class", "opt-in", "deny-unregistered", "driver-memory")
+NEEDS = {"demand-gangs": "demand"}  # another component
 _PREFIX = re.compile(r"[a-z0-9]([a-z0-9.-]*[a-z0-9])?(:[0-9]+)?(/[a-z0-9]+([._-]+[a-z0-9]+)*)*")
 
 
@@ -51,6 +52,9 @@ def write(folder: Path, wanted: Wanted) -> None:
     for name in components:
         if name not in known:
             raise Mistake(f"--component {name} does not exist: write one of {', '.join(known)}")
+        if (needed := NEEDS.get(name, name)) not in components:
+            remedy = f"write --component {needed} as well, or --without-component {name}"
+            raise Mistake(f"--component {name} needs {needed}: {remedy}")
     if kubelet_root and not kubelet_root.startswith("/"):
         raise Mistake(f"--kubelet-root {kubelet_root}: write an absolute path, such as {KUBELET}")
     shutil.copytree(CONFIG, folder / "config", ignore=shutil.ignore_patterns("__pycache__", "*.py"))

@@ -51,7 +51,7 @@ class RoomMaker:
         """Make room for the pods that wait; return them, with what is done for each or why nothing is."""
         asked: Refusals = []
         if self.borrow is not None:
-            preempting = self.preemptor.nominated_uids() if self.preemptor is not None else frozenset[str]()
+            preempting = await self.preemptor.nominated_uids() if self.preemptor is not None else frozenset[str]()
             asked, others = await self.borrow.reconcile(
                 [entry for entry in waiting if entry[0].ref.uid not in preempting]
             )

@@ -14,7 +14,7 @@ import gpushare
 from gpushare import contract, errors, policies, quantity
 from gpushare.daemon import lifecycle
 from gpushare.request import DEFAULT_ISOLATIONS
-from webhook.controllers.demand.provisioning_requests import ATOMIC
+from webhook.controllers.demand.gang_demand import ATOMIC
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"

@@ -15,7 +15,7 @@ from gpushare.object_parsers import read_yaml
 from lab import access, build
 from tests.chart.conftest import Helm, comparable
 from tests.config import manifests
-from webhook.controllers.demand.provisioning_requests import ATOMIC
+from webhook.controllers.demand.gang_demand import ATOMIC
 
 pytestmark = pytest.mark.apiserver  # for Helm, which is built like the server; no server runs
 

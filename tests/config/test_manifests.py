@@ -214,6 +214,7 @@ def test_the_agent_accepts_its_arguments_and_has_its_mounts() -> None:
 
 
 COMPONENTS = sorted(path.parent for path in (manifests.CONFIG / "components").glob("*/kustomization.yaml"))
+DEMAND = "demand", "demand-gangs"
 # `openshift` precedes the components that extend it. `driver-root` is `cdi` with another path; it depends on the
 # position of its volume. `driver-memory` needs another cgroup root than `deny-unregistered`.
 BEFORE, AFTER = "openshift", ("deny-unregistered", "driver-memory")
@@ -259,6 +260,17 @@ def test_the_agent_accepts_every_component(component: Path) -> None:
     assert ({str(parsed.bpf_root), str(parsed.cgroup_root)} <= mounted) is parsed.deny_unregistered
     if component.name in {"cdi", "driver-root"}:
         assert {str(parsed.cdi_directory), NodeSettings().container_driver_root} <= mounted
+
+
+def test_the_webhook_accepts_the_components_of_demand() -> None:
+    added = [patched(manifests.CONFIG / "components" / name, "Deployment", "gpushare-webhook") for name in DEMAND]
+    flags = dict.fromkeys(flag for made in added for flag in made["spec"]["template"]["spec"]["containers"][0]["args"])
+    parsed = webhook_settings.parse(list(flags), {})
+    assert parsed.demand_resource == contract.RESOURCE_PERCENT
+    policies = manifests.documents(manifests.CONFIG / "components" / DEMAND[1] / "policy.yaml")
+    allowed = [rule["expression"] for made in policies for rule in made["spec"].get("validations", ())]
+    assert any(f"== '{parsed.demand_provisioning_class}'" in rule for rule in allowed)
+    assert any(rule.endswith(f"<= {parsed.demand_max_gpus}") for rule in allowed)
 
 
 def test_the_webhook_serves_the_certificate_of_cert_manager() -> None:

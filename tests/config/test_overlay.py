@@ -141,6 +141,7 @@ def test_an_installation_has_no_configurations(overlay: ModuleType, tmp_path: Pa
     [
         (["--component", "cdl"], "--component cdl does not exist: write one of borrow, cdi, "),
         (["--component", "../default"], "--component ../default does not exist"),
+        (["--component", "demand-gangs"], "--component demand-gangs needs demand: write --component demand as well, or --without"),
         (["--registry", "https://registry.example.org/x"], "--registry https://registry.example.org/x: write REGISTRY/PREFIX"),
         (["--registry", "Registry/x"], "--registry Registry/x: write REGISTRY/PREFIX"),
         (["--kubelet-root", "var/lib/kubelet"], "--kubelet-root var/lib/kubelet: write an absolute path"),

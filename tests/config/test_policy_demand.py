@@ -20,7 +20,7 @@ from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
 from tests.provisioning_request_crd import CRD
 from webhook import webhook_settings
-from webhook.controllers.demand import demand_pods, provisioning_requests
+from webhook.controllers.demand import demand_pods, gang_demand, provisioning_requests
 
 pytestmark = pytest.mark.apiserver
 
@@ -33,6 +33,7 @@ FILES = [
     f"--filename={COMPONENT / 'policy.yaml'}",
 ]
 PODS = demand_pods.PODS_PATH
+POD_SETS = 32  # of one ProvisioningRequest, by its CRD
 DEMAND = NodeDemand("{}", "NVIDIA-L4", 2, 1000, 2**30, ("uid",))
 
 
@@ -109,14 +110,14 @@ def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluste
 
 def template(**spec: Any) -> dict[str, Any]:
     """Return a PodTemplate as the webhook creates it for a gang."""
-    return provisioning_requests.pod_template(changed(spec=spec))
+    return gang_demand.pod_template(changed(spec=spec))
 
 
-def request(count: int = 16, class_name: str = provisioning_requests.ATOMIC) -> dict[str, Any]:
+def request(count: int = 16, class_name: str = gang_demand.ATOMIC) -> dict[str, Any]:
     """Return a ProvisioningRequest as the webhook creates it for a gang, for so many pods of two kinds."""
-    gang = provisioning_requests.GangDemand("default/g", (), 0)
+    gang = gang_demand.GangDemand("default/g")
     demands = [DEMAND] * (count - 1) + [dataclasses.replace(DEMAND, gpus=1)]
-    return provisioning_requests.manifest(gang, demands, ["a", "b"], class_name)
+    return gang_demand.manifest(gang, demands, ["a", "b"], class_name)
 
 
 def test_the_webhook_may_create_the_templates_of_its_provisioning_requests_and_no_others(cluster: Cluster) -> None:
@@ -191,7 +192,7 @@ def test_quota_priority_and_settings_agree() -> None:
         f"requests.{contract.RESOURCE_PERCENT}": str(100 * most),
         "requests.nvidia.com/gpu": str(most),
         "count/provisioningrequests.autoscaling.x-k8s.io": str(gangs),
-        "count/podtemplates": str(1 + gangs * provisioning_requests.MAX_POD_SETS),
+        "count/podtemplates": str(1 + gangs * POD_SETS),
     }
     (priority,) = (made for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PriorityClass")
     assert priority["value"] == -10  # below that, Cluster Autoscaler ignores a pod

@@ -18,7 +18,7 @@ from tests.provisioning_request_crd import CRD
 from tests.webhook import conftest
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from webhook.controllers.demand import provisioning_requests
+from webhook.controllers.demand import gang_demand, provisioning_requests
 
 pytestmark = pytest.mark.apiserver
 
@@ -175,7 +175,7 @@ def provisioned(empty: Cluster) -> Iterator[Cluster]:
 
 def test_a_gang_gets_all_of_its_nodes_from_a_provisioning_request_or_none(provisioned: Cluster) -> None:
     cluster = provisioned
-    started = cluster.start(*ON, f"--demand-provisioning-class={provisioning_requests.ATOMIC}")
+    started = cluster.start(*ON, f"--demand-provisioning-class={gang_demand.ATOMIC}")
     few, many = NodeGroup("few", gpus=1, max_nodes=2), NodeGroup("many", gpus=1, max_nodes=4)
     autoscaler = Autoscaler(
         cluster.administrator, cluster.namespace, (few, many), boot_seconds=1.0, unneeded_seconds=3.0, provisions=True
@@ -200,8 +200,8 @@ def test_a_gang_gets_all_of_its_nodes_from_a_provisioning_request_or_none(provis
     for name in large:
         cluster.create(asking(name, request="1", group="large", group_size="5"))
     until(lambda: step(lambda: "CapacityIsNotFound: Capacity" in reason(cluster, large[0])), started.explain)
-    autoscaler.ahead_seconds = provisioning_requests.VALID_SECONDS
-    failed = "asks for no nodes: the autoscaler failed: CapacityIsNotFound: the request is no longer valid"
+    autoscaler.ahead_seconds = gang_demand.VALID_SECONDS
+    failed = "asks for no nodes: the autoscaler gave up: CapacityIsNotFound: the request is no longer valid"
     until(lambda: step(lambda: reason(cluster, large[0]).endswith(failed)), started.explain)
     assert autoscaler.started == 3
     for name in large:

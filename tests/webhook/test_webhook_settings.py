@@ -8,7 +8,7 @@ import pytest
 
 from gpushare.policies import POLICIES
 from webhook import webhook_settings
-from webhook.controllers.demand.provisioning_requests import ATOMIC
+from webhook.controllers.demand.gang_demand import ATOMIC
 
 ON = "--demand-resource=gpushare.io/gpu-percent"
 NO_CLASS = f"write the class of a ProvisioningRequest, such as {ATOMIC}"

@@ -78,7 +78,7 @@ class Cluster:
         provisioning_class: str = "",
     ) -> None:
         """foreign: nodes without a GPUNode."""
-        self.api, self.now = DemandApi(), 0.0
+        self.api, self.now, self.stepped = DemandApi(), 0.0, 0.0
         self.api.clock = lambda: NOW + self.now
         self.store = MemoryStore(map(codec.to_document, nodes))
         for name in (*(node.name for node in nodes), *foreign):
@@ -90,7 +90,7 @@ class Cluster:
             Reservation(self.store, policy="pack"),
             settings,
             clock=lambda: self.now,
-            wall_clock=lambda: NOW + self.now,
+            wall_clock=lambda: NOW + self.now + self.stepped,
         )
 
     def describe(self, name: str, *, labels: Mapping[str, str] | None = None, ready: str = "True", **spec: Any) -> None:
@@ -278,7 +278,7 @@ async def test_pods_whose_nodes_never_start_do_not_block_newer_ones() -> None:
     cluster = Cluster(full("node-a", gpus=8), max_gpus=8)
     typo = gated("typo", gpus="8", spec={"nodeSelector": {"pool": "typo"}})
     assert await cluster.reasons(typo) == ["waits for a node: 8 GPUs asked for"]
-    cluster.now += demand_controller.LATE_SECONDS
+    cluster.now += demand_pods.LATE_SECONDS
     late = "; newer pods come first, as it has waited for over 15 minutes"
     assert await cluster.reasons(typo) == [f"waits for a node: 8 GPUs asked for{late}"]
     bound = "asks for no node: no more than 8 GPUs are asked for (--demand-max-gpus)"

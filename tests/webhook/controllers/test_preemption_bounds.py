@@ -111,6 +111,23 @@ async def test_there_is_one_preemption_at_a_time_per_namespace_and_node() -> Non
     assert len(cluster.evicted) == 1
 
 
+async def test_victims_that_do_not_end_do_not_stop_preemption_for_other_pods() -> None:
+    cluster = Preempting(builders.node("node-a", gpus=1), builders.node("node-b", gpus=1))
+    for name in ("p0", "p1"):
+        await cluster.run(name, request="1")
+    for name in ("x", "y"):
+        cluster.ask(name, request="1")
+    for _ in range(2):
+        await cluster.round()
+    cluster.time += preemptor.SLOW_SECONDS - 1
+    await cluster.round()
+    assert len(cluster.evicted) == 1
+    cluster.time += 2
+    await cluster.round()
+    assert sorted(cluster.evicted) == ["p0", "p1"]
+    assert set(cluster.held()) == {"x", "y"}
+
+
 async def test_pods_without_victims_do_not_starve_others() -> None:
     cluster = await full(0, 0)
     for number in range(preemptor.MAX_TRIES):

@@ -149,6 +149,13 @@ async def test_pods_beside_the_nominated_gpus_stay_although_another_took_the_cpu
     cluster.time += preemptor.UNFIT_SECONDS
     await cluster.round()
     assert cluster.held() == {}
+    # Another pod that goes there would lose its CPU to others as well.
+    cluster.time += preemptor.USELESS_SECONDS - 1
+    await cluster.round()
+    assert cluster.evicted == [evicted]
+    cluster.time += preemptor.RETRY_SECONDS + 1
+    await cluster.round()
+    assert len(cluster.evicted) == 2
 
 
 async def test_an_eviction_that_fails_stops_no_other_and_another_pod_goes_instead() -> None:

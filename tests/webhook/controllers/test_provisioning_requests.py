@@ -8,12 +8,18 @@ from typing import Any
 
 import pytest
 
+from gpushare import contract
 from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
+from gpushare.refusal import Cause, Refusal
 from gpushare.whatif import node_demand
+from tests import builders
 from tests.webhook.controllers.test_demand_controller import NOW, Cluster, excluded, full, gated
-from webhook.controllers.demand import demand_controller, provisioning_requests
-from webhook.controllers.demand.provisioning_requests import ATOMIC, PATH, RETRY_SECONDS, TEMPLATES_PATH, VALID_SECONDS
+from webhook.controllers.demand import demand_controller, demand_pods, gang_demand, provisioning_requests
+from webhook.controllers.demand.gang_demand import ATOMIC, VALID_SECONDS
+from webhook.controllers.demand.provisioning_requests import PATH, RETRY_SECONDS, TEMPLATES_PATH
+from webhook.pods.stored_pod import Pod
+from webhook.store.reservation import Reservation
 
 TOGETHER = "waits for nodes: 3 GPUs asked for together"
 
@@ -70,6 +76,11 @@ async def test_a_gang_asks_once_for_all_that_it_lacks() -> None:
     assert requests(cluster) == templates(cluster) == []
 
 
+async def test_members_that_would_fit_say_what_the_gang_waits_for() -> None:
+    cluster = cluster_with(builders.node("node-a", gpus=1))
+    assert await cluster.reasons(*gang()) == ["waits for nodes: 2 GPUs asked for together"] * 3
+
+
 async def test_requests_exclude_the_same_nodes_as_demand_pods() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     cluster.describe("node-b")
@@ -99,7 +110,7 @@ async def test_conditions_of_the_autoscaler_change_the_reason() -> None:
     assert await cluster.reasons(*gang()[1:]) == ["waits for nodes: 3 GPUs provisioned"] * 2
     assert requests(cluster) == [one]
     answer(cluster, "BookingExpired")
-    assert await cluster.reasons(*gang()) == ["asks for no nodes: the autoscaler failed: R"] * 3
+    assert await cluster.reasons(*gang()) == ["asks for no nodes: the autoscaler gave up: R"] * 3
     assert requests(cluster) == []
     cluster.now += RETRY_SECONDS
     assert await cluster.reasons(*gang()) == [TOGETHER] * 3
@@ -108,7 +119,7 @@ async def test_conditions_of_the_autoscaler_change_the_reason() -> None:
 @pytest.mark.parametrize(
     ("conditions", "seconds", "why"),
     [
-        ([], provisioning_requests.UNANSWERED_SECONDS, "no autoscaler accepted the ProvisioningRequest gpushare-"),
+        ([], gang_demand.UNANSWERED_SECONDS, "no autoscaler accepted the ProvisioningRequest gpushare-"),
         (["Accepted"], VALID_SECONDS, "the autoscaler found no nodes within 15 minutes: R: later"),
         (["Accepted", "Provisioned"], VALID_SECONDS, "the nodes that the autoscaler provisioned were of no use within"),
     ],
@@ -135,7 +146,7 @@ async def test_a_failure_is_the_reason_of_the_gangs_pods_until_the_next_try() ->
     cluster = cluster_with(full("node-a", gpus=8), max_gpus=3)
     await cluster.reasons(*gang())
     answer(cluster, "Failed", reason="CapacityIsNotFound", message="node group pool is at its limit")
-    failed = "asks for no nodes: the autoscaler failed: CapacityIsNotFound: node group pool is at its limit"
+    failed = "asks for no nodes: the autoscaler gave up: CapacityIsNotFound: node group pool is at its limit"
     assert await cluster.reasons(*gang()) == [failed] * 3
     assert requests(cluster) == []
     # It takes nothing from the bound meanwhile, and a smaller gang may try.
@@ -204,22 +215,33 @@ async def test_a_gang_with_a_pod_that_no_node_would_help_asks_for_nothing(monkey
     members[0]["spec"]["nodeSelector"] = {"pool": "b"}
     said = await cluster.reasons(*members, *gang(name="h"))
     assert said[0].startswith("asks for no node: its nodeSelector pool=b conflicts with")
-    stuck = "asks for no nodes, as its gang has a pod that another node would not help, or too many pods wait"
+    stuck = "asks for no nodes: another node would not help one of the pods of its gang"
     assert said[1:] == [stuck] * 2 + [TOGETHER] * 3
     monkeypatch.setattr(demand_controller, "MAX_PODS", 4)
     said = await cluster.reasons(*gang(name="h"), *gang(name="i"))
-    assert said[3] == stuck
+    assert said[3] == "asks for no nodes: others of its gang wait for a borrowed GPU, or too many pods wait"
     assert len(requests(cluster)) == 1
 
 
-async def test_an_elastic_gang_asks_together_for_its_minimum() -> None:
+async def test_pods_join_an_elastic_gang_once_the_nodes_of_its_minimum_start() -> None:
     cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
     members = [gated(f"e{number}", group="e", group_size="2-20", gpus="1") for number in range(5)]
+    joins = "asks for no node until the nodes of its gang's minimum, 2 pods, are provisioned"
+    for condition in ("Accepted", "Provisioned"):
+        said = await cluster.reasons(*members)
+        assert said[0].startswith("waits for nodes: 2 GPUs asked for together")
+        assert said[2:] == [joins] * 3
+        answer(cluster, condition)
+    await cluster.reasons(*members)
     said = await cluster.reasons(*members)
-    assert said[:2] == ["waits for nodes: 2 GPUs asked for together"] * 2
+    assert said[:2] == ["waits for nodes: 2 GPUs provisioned"] * 2
     assert said[2:4] == ["waits for a node: 2 GPUs asked for"] * 2
     assert said[4].startswith("asks for no node: no more than 4 GPUs")
     assert len(cluster.api.pods) == 2
+    answer(cluster, "Failed")
+    await cluster.reasons(*members)
+    assert (await cluster.reasons(*members))[2:] == [joins] * 3
+    assert cluster.api.pods == {}
 
 
 async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
@@ -233,8 +255,8 @@ async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
 async def test_a_cluster_without_the_crd_says_so() -> None:
     cluster = Cluster(full("node-a"), provisioning_class=ATOMIC)
     missing = (
-        "asks for no nodes: the cluster has no ProvisioningRequest (autoscaling.x-k8s.io/v1): install its CRD, or "
-        "remove --demand-provisioning-class"
+        "asks for no nodes: the cluster has no ProvisioningRequest (autoscaling.x-k8s.io/v1): install the CRD of "
+        "Cluster Autoscaler 1.31.1 or later, or remove --demand-provisioning-class"
     )
     single = gated("single", gpus="1")
     said = await cluster.reasons(*gang(), single)
@@ -315,7 +337,7 @@ async def test_a_failed_call_stops_gangs_only(
     assert len(cluster.api.pods) == 1
 
 
-async def test_gangs_are_packed_only_when_they_may_ask_or_change(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_gangs_are_tried_and_packed_only_when_that_may_change_something(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     packed = []
     pack = node_demand.pack
@@ -325,8 +347,17 @@ async def test_gangs_are_packed_only_when_they_may_ask_or_change(monkeypatch: py
         return pack(waiting, **more)
 
     monkeypatch.setattr(node_demand, "pack", counted)
+    tried = []
+    reserve: Callable[..., Any] = Reservation.reserve
+
+    async def watched(self: Reservation, *args: Any) -> Any:
+        tried.append(args)
+        return await reserve(self, *args)
+
+    monkeypatch.setattr(Reservation, "reserve", watched)
     several = [pod for number in range(9) for pod in gang(3, name=f"g{number}x")]
     await cluster.reasons(*several)
+    assert len(tried) == 9  # the pods of a gang are alike
     assert sum(bool(pods) for pods in packed) == provisioning_requests.MAX_REQUESTS
     packed.clear()
     await cluster.reasons(*several)
@@ -344,3 +375,171 @@ async def test_the_next_placer_continues_with_a_request() -> None:
     cluster.controller.elected()
     await cluster.reasons()
     assert requests(cluster) == []
+
+
+@pytest.fixture
+def bounded(monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    """With at most four GPUs, which no call may exceed."""
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
+    create: Callable[..., Any] = cluster.api.create
+
+    async def checked(where: str, body: Any) -> Any:
+        made = await create(where, body)
+        asked = sum(cluster.asked(contract.RESOURCE_PERCENT)) // 100
+        assert asked + sum(int(one["metadata"]["labels"][contract.DEMAND_LABEL]) for one in requests(cluster)) <= 4
+        return made
+
+    monkeypatch.setattr(cluster.api, "create", checked)
+    return cluster
+
+
+async def test_a_pod_whose_node_never_comes_does_not_block_gangs(bounded: Cluster) -> None:
+    typo = gated("typo", gpus="4", spec={"nodeSelector": {"pool": "typo"}})
+    assert await bounded.reasons(typo) == ["waits for a node: 4 GPUs asked for"]
+    bounded.now += demand_pods.LATE_SECONDS
+    said = await bounded.reasons(typo, *gang(created=bounded.now))
+    assert said[0].startswith("asks for no node: no more than 4 GPUs are asked for")
+    assert said[1:] == [TOGETHER] * 3
+    assert bounded.asked(contract.RESOURCE_PERCENT) == []
+
+
+async def test_a_request_is_created_only_once_the_demand_pods_in_its_way_are_gone(
+    bounded: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    single = gated("single", gpus="2")
+    await bounded.reasons(single)
+    delete: Callable[..., Any] = bounded.api.delete
+
+    async def refuse(path: str, **_: Any) -> Any:
+        raise api_errors.Unavailable(f"{path}: no connection")
+
+    monkeypatch.setattr(bounded.api, "delete", refuse)
+    said = await bounded.reasons(*gang(), single)
+    assert all(one.startswith("asks for no node: /api/v1/") for one in said)
+    assert requests(bounded) == []
+    monkeypatch.setattr(bounded.api, "delete", delete)
+    assert (await bounded.reasons(*gang(), single))[:3] == [TOGETHER] * 3
+
+
+async def test_a_gang_that_failed_leaves_the_bound_to_pods_that_do_not_wait_too_long(bounded: Cluster) -> None:
+    await bounded.reasons(*gang())
+    answer(bounded, "Failed")
+    singles = [gated(f"s{number}", gpus="1", created=1.0) for number in range(3)]
+    waiting = [*gang(), *singles]
+    await bounded.reasons(*waiting)
+    bounded.now += RETRY_SECONDS
+    for _ in range(3):
+        said = await bounded.reasons(*waiting)
+        assert said[0].startswith("asks for no nodes: no more than 4 GPUs")
+        assert said[0].endswith("; other pods and gangs come first, as its last request failed")
+        assert said[3:] == ["waits for a node: 3 GPUs asked for"] * 3
+    bounded.now += demand_pods.LATE_SECONDS
+    assert (await bounded.reasons(*waiting))[:3] == [TOGETHER] * 3
+
+
+async def test_small_gangs_do_not_overtake_a_large_one_without_end(bounded: Cluster) -> None:
+    small = [gang(2, name=f"s{number}x") for number in range(3)]
+    large = gang(4, name="large")
+    bound = "asks for no nodes: no more than 4 GPUs are asked for (--demand-max-gpus)"
+    await bounded.reasons(*small[0])
+    said = await bounded.reasons(*small[0], *large, *small[1])
+    assert said[2:] == [bound] * 6
+    await bounded.reasons(*large, *small[1], *small[2])  # the first one has its nodes
+    said = await bounded.reasons(*large, *small[1], *small[2])
+    assert said == ["waits for nodes: 4 GPUs asked for together"] * 4 + [bound] * 4
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [({"size": 4}, {"size": 2, "gpus": "2"}), ({"size": 2}, {"size": 2, "cpu": "8"}), ({"size": 2}, {"pool": "b"})],
+    ids=["GPUs", "CPU", "pool"],
+)
+async def test_a_gang_that_is_created_again_with_other_pods_gets_another_request(
+    before: dict[str, Any], after: dict[str, Any]
+) -> None:
+    def members(size: int = 2, pool: str = "a", **asks: Any) -> list[dict[str, Any]]:
+        return gang(size, spec={"nodeSelector": {"pool": pool}}, **asks)
+
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*members(**before))
+    first = requests(cluster)
+    for _ in range(2):
+        await cluster.reasons(*members(**after))
+        assert requests(cluster) == first
+        cluster.now += provisioning_requests.REPLACE_SECONDS / 2
+    await cluster.reasons(*members(**after))
+    await cluster.reasons(*members(**after))
+    (second,) = requests(cluster)
+    assert [second] != first
+    cluster.now += provisioning_requests.REPLACE_SECONDS
+    await cluster.reasons(*members(**after))
+    assert requests(cluster) == [second]
+
+
+async def test_a_gang_whose_pods_no_node_group_serves_together_says_so() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    members = gang(2)
+    for made, pool in zip(members, "ab", strict=True):
+        made["spec"]["nodeSelector"] = {"pool": pool}
+    said = await cluster.reasons(*members)
+    both = "its pods select nodes with pool=a and with pool=b, and an autoscaler starts a gang's nodes from one group"
+    assert said == [f"asks for no nodes: {both}"] * 2
+    assert requests(cluster) == []
+
+
+@pytest.mark.parametrize("skew", [-86400.0, 86400.0])
+async def test_the_autoscalers_clock_may_be_wrong(skew: float) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*gang())
+    cluster.now += skew
+    answer(cluster, "Provisioned")
+    cluster.now -= skew - VALID_SECONDS / 2
+    assert await cluster.reasons(*gang()) == ["waits for nodes: 3 GPUs provisioned"] * 3
+
+
+async def test_pauses_do_not_depend_on_the_wall_clock() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*gang())
+    answer(cluster, "Failed")
+    await cluster.reasons(*gang())
+    cluster.stepped = -86400.0
+    cluster.now += RETRY_SECONDS
+    assert await cluster.reasons(*gang()) == [TOGETHER] * 3
+
+
+async def test_a_request_that_was_read_before_its_templates_is_soon_made_again() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*gang())
+    answer(cluster, "Failed", reason="FailedToCreatePods", message="missing pod templates")
+    assert "FailedToCreatePods" in (await cluster.reasons(*gang()))[0]
+    cluster.now += provisioning_requests.REJECTED_SECONDS
+    assert await cluster.reasons(*gang()) == [TOGETHER] * 3
+
+
+async def test_templates_do_not_outlive_the_crd_and_are_deleted_once() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*gang())
+    del cluster.api.collections[PATH]
+    (template,) = templates(cluster)
+    template["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    await cluster.reasons()
+    assert templates(cluster) == [template]  # another client's finalizer keeps it
+    del template["metadata"]["deletionTimestamp"]
+    await cluster.reasons()
+    assert templates(cluster) == []
+    await cluster.reasons()
+    assert cluster.controller.recheck_seconds is None
+
+
+async def test_the_next_placer_changes_nothing_before_it_has_tried_all_pods_but_not_without_end() -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    waiting = [*gang(), gated("single", gpus="1")]
+    await cluster.reasons(*waiting)
+    before = requests(cluster), list(cluster.api.pods.values())
+    cluster.controller.elected()
+    untried = [(Pod.from_manifest(made), Refusal("x", cause=Cause.TURN)) for made in waiting]
+    assert await cluster.controller.reconcile(untried) == untried
+    assert (requests(cluster), list(cluster.api.pods.values())) == before
+    cluster.now += demand_controller.UNTRIED_SECONDS
+    await cluster.controller.reconcile(untried)
+    assert (requests(cluster), list(cluster.api.pods.values())) == ([], [])

@@ -11,22 +11,22 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import errors
 from gpushare.cluster import api_errors
 from gpushare.placement import NodeView
-from gpushare.quantity import counted
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
 from gpushare.whatif import node_demand
-from gpushare.whatif.node_demand import Deferred, GpuKind, NodeDemand, Packing, Unmet, WaitingPod
+from gpushare.whatif.node_demand import GpuKind, NodeDemand, Packing, WaitingPod
 from webhook.controllers import queue
-from webhook.controllers.demand import demand_kinds, demand_pods
+from webhook.controllers.demand import demand_kinds, demand_pods, gang_demand
 from webhook.controllers.demand.demand_client import DemandClient
 from webhook.controllers.demand.demand_pods import DemandPod
-from webhook.controllers.demand.provisioning_requests import GangDemand, GangRequests
+from webhook.controllers.demand.gang_demand import LackingGang
+from webhook.controllers.demand.provisioning_requests import GangRequests
 from webhook.pods.stored_pod import Pod
 from webhook.store import ledger_store
 from webhook.store.ledger_store import FilteredStore, ScratchStore
@@ -40,14 +40,9 @@ RECHECK_SECONDS: Final = 5.0  # there is no watch of demand pods, and other clie
 SETTLE_SECONDS: Final = 2.0  # after a demand pod was bound, until the waiting pods have been tried on its node
 REJECTED_SECONDS: Final = 10.0  # before the next try after the API server rejected a demand pod
 FOREIGN_SECONDS: Final = 60.0  # by when the agent of a new node has reported GPUs that take shares
-LATE_SECONDS: Final = 900.0  # after so long, Cluster Autoscaler gives up a node that does not start
+UNTRIED_SECONDS: Final = 60.0  # for so long a new placer changes nothing while some pods have not been tried yet
 MAX_PODS: Final = 2000  # packed in one round; the others wait behind them
-MAX_WORDS: Final = 300  # characters quoted from the API server's error
-_COME_FIRST: Final = {
-    Deferred.LATE: f"; newer pods come first, as it has waited for over {LATE_SECONDS / 60:g} minutes",
-    Deferred.OVERSIZED: "; other pods come first, as no known node has as many GPUs",
-}
-_STUCK: Final = "; asks for no nodes, as its gang has a pod that another node would not help, or too many pods wait"
+_JOINS: Final = "; asks for no node until the nodes of its gang's minimum, {} pods, are provisioned"
 _LACK_ROOM: Final = (None, Cause.NO_GPU, Cause.HOLD)
 
 
@@ -61,23 +56,6 @@ class DemandSettings:
     max_gpus: int
     kinds: tuple[GpuKind, ...] = ()
     provisioning_class: str = ""
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class LackingGang:
-    """The pods of a gang by UID, in queue order. size: of these, so many have to fit at the same time."""
-
-    all: Sequence[str]
-    size: int
-
-    @property
-    def members(self) -> Sequence[str]:
-        """Those that have to fit together; the others join them."""
-        return self.all[: self.size]
-
-    def is_stuck(self, useless: Container[str]) -> bool:
-        """Whether it cannot start even on new nodes, or is cut off; useless: pods that no node would help."""
-        return len(self.all) < self.size or any(uid in useless for uid in self.members)
 
 
 @dataclasses.dataclass(eq=False)
@@ -97,7 +75,8 @@ class DemandController:
         self._memory = demand_kinds.PoolMemory(self.clock)
         self._no_shares: dict[str, float] = {}  # nodes with room that take no shares, and since when
         asked, name = self.settings, self.settings.provisioning_class
-        self._requests = GangRequests(self.api, name, asked.resource, asked.max_gpus, self.wall_clock) if name else None
+        clocks = self.clock, self.wall_clock
+        self._requests = GangRequests(self.api, name, asked.resource, asked.max_gpus, *clocks) if name else None
         self.elected()
 
     def elected(self) -> None:
@@ -106,6 +85,7 @@ class DemandController:
         if self._requests is not None:
             self._requests.may_exist = True
         self._settled_at = 0.0
+        self._tries_until = self.clock() + UNTRIED_SECONDS
         self._rejected: dict[str, tuple[float, str]] = {}  # by key: until when none is created, and why
         self._template: Mapping[str, Any] = {}  # the last one read
         self._room: dict[str, frozenset[str]] = {}  # nodes with room for a demand pod, by its key, in the last round
@@ -144,6 +124,9 @@ class DemandController:
 
     async def reconcile(self, waiting: Refusals) -> list[tuple[Pod, Refusal]]:
         """Create and delete demand pods; return the refusals, with what is asked for or why nothing is."""
+        if any(why.cause is Cause.TURN for _, why in waiting) and self.clock() < self._tries_until:
+            return list(waiting)  # the former placer has asked for some of them
+        self._tries_until = 0.0
         found = ((pod, pod.request) for pod, why in waiting if why.cause in _LACK_ROOM)
         lacking = [(pod, request) for pod, request in found if isinstance(request, Request)]
         del lacking[MAX_PODS:]
@@ -153,15 +136,22 @@ class DemandController:
         try:
             if lacking:
                 self._template = (await self.api.get(demand_pods.TEMPLATE_PATH))["template"]
-            gangs = _gangs(lacking, {pod.ref.uid: why.together for pod, why in waiting}) if self._requests else {}
-            packing, together = await self._ask_for_gangs(await self._to_pack(lacking, suffixes), gangs, suffixes)
-            failed = await self._write(packing, together)
+            asking = await self._to_pack(lacking, suffixes)
+            together = {pod.ref.uid: why.together for pod, why in waiting}
+            gangs = gang_demand.lacking_gangs(lacking, together) if self._requests is not None else {}
+            packing = await self._share_with_gangs(asking, gangs, suffixes)
+            failed = await self._write(packing)
+            if self._requests is not None:
+                # Only now, as demand pods in the way of a request had to be deleted first.
+                suffixes |= await self._requests.ask(self._template, self._excluded)
+            gpus = packing.gpus - sum(demand.gpus for demand in failed)
+            self.report(gpus + (self._requests.asked if self._requests is not None else 0))
         except api_errors.ClusterError as error:
             logger.warning("Could not read or write demand pods", extra={"err": str(error)})
-            end = f"; asks for no node: {errors.shortened(str(error), longest=MAX_WORDS)}"
+            end = f"; asks for no node: {errors.shortened(str(error), longest=demand_pods.MAX_WORDS)}"
             suffixes = {**dict.fromkeys((pod.ref.uid for pod, _ in lacking), end), **suffixes}
         else:
-            suffixes |= _suffixes(packing, failed, self.settings)
+            suffixes |= demand_pods.ends(packing, failed, self.settings.max_gpus)
         return [
             (pod, dataclasses.replace(why, reason=why.reason + suffixes.get(pod.ref.uid, ""))) for pod, why in waiting
         ]
@@ -175,15 +165,13 @@ class DemandController:
         own: dict[str, tuple[list[GpuKind], list[GpuKind]]] = {}  # by selection: of nodes now, and of former ones
         empty: dict[str, list[NodeView]] = {}
         kinds: dict[tuple[Request, str], tuple[GpuKind, ...]] = {}
-        asking = []
+        asking, refused = [], set[object]()
         scratch = ScratchStore(self._without_reservations(views, lacking))
         try:
             for pod, request in lacking:
                 await asyncio.sleep(0)
-                if pod.group:
-                    fits = await self.reservation.on(scratch).reserve(pod.manifest, request, pod.ref)
-                    if not isinstance(fits, Refusal):
-                        continue
+                if pod.group and not await self._is_refused(pod, request, scratch, refused):
+                    continue
                 selection = demand_pods.selection_of(pod.manifest)
                 useless = demand_pods.conflict(selection, template)
                 if useless is not None:
@@ -202,12 +190,22 @@ class DemandController:
                     named = self.settings.kinds
                     tried = demand_kinds.of_pod(*own[selection], named, products, request, selection, template)
                     kinds[request, selection] = tried
-                is_late = queue.age_seconds(pod.created, now) >= LATE_SECONDS
+                is_late = queue.age_seconds(pod.created, now) >= demand_pods.LATE_SECONDS
                 tried = kinds[request, selection]
                 asking.append(WaitingPod(pod.ref.uid, pod.manifest, request, selection, tried, is_late))
         finally:
             scratch.close()
         return asking
+
+    async def _is_refused(self, pod: Pod, request: Request, scratch: ScratchStore, refused: set[object]) -> bool:
+        """Whether the pod does not fit next to those that do; `refused`: such kinds of pods, as room only shrinks."""
+        kind = pod.ref.namespace, queue.kind(pod)
+        if kind in refused:
+            return True
+        fits = await self.reservation.on(scratch).reserve(pod.manifest, request, pod.ref)
+        if isinstance(fits, Refusal) and fits.cause is None and not self.store.chooser.avoided(pod.manifest).blocked:
+            refused.add(kind)
+        return isinstance(fits, Refusal)
 
     def _without_reservations(
         self, views: Sequence[NodeView], lacking: Sequence[tuple[Pod, Request]]
@@ -221,33 +219,35 @@ class DemandController:
                     reserved.setdefault(view.node.name, []).append(entry.id)
         return FilteredStore(self.store, reserved)
 
-    async def _ask_for_gangs(
+    async def _share_with_gangs(
         self, asking: Sequence[WaitingPod], gangs: Mapping[str, LackingGang], suffixes: dict[str, str]
-    ) -> tuple[Packing, int]:
-        """Ask for the nodes of gangs together; return the packing of the other pods, and how many GPUs gangs ask for.
+    ) -> Packing:
+        """Decide which gangs ask for nodes; return the packing of the other pods, within what gangs leave.
 
         A gang asks for no more than the pods ahead of it leave, and for nothing if one of its pods cannot be helped.
         """
-        if self._requests is None:
-            return await self._pack(asking, self.settings.max_gpus), 0
-        number = {pod.uid: number for number, pod in enumerate(asking)}
-        stuck = {uid for gang in gangs.values() for uid in gang.all if gang.is_stuck(suffixes)}
-        suffixes |= {uid: _STUCK for uid in stuck if uid not in suffixes}
-        together = {uid for gang in gangs.values() for uid in gang.members}
-        others = [one for one in asking if one.uid not in together | stuck]
-        packing = await self._pack(others, self.settings.max_gpus)
-        demands = []
+        requests = self._requests
+        if requests is None or not (gangs or requests.may_exist):
+            return await self._pack(asking, self.settings.max_gpus)
+        await requests.read()
+        waits: dict[str, str] = {}  # pods that get no demand pod
+        able = dict[str, LackingGang]()
         for name, gang in gangs.items():
-            pods = tuple(asking[number[uid]] for uid in gang.members if uid in number and uid not in stuck)
-            if pods:
-                ahead = (each.gpus for each in packing.demands if number[each.uids[0]] < number[pods[0].uid])
-                demands.append(GangDemand(name, pods, sum(ahead)))
-        default = self.store.chooser.isolation
-        ends, asked = await self._requests.reconcile(demands, self._template, default, self._excluded)
-        suffixes |= ends
-        if packing.gpus + asked > self.settings.max_gpus:
-            packing = await self._pack(others, max(0, self.settings.max_gpus - asked))
-        return packing, asked
+            if stuck := gang.stuck(suffixes):
+                waits |= dict.fromkeys(gang.all, stuck)
+            else:
+                able[name] = gang
+                if not requests.provisions(name):
+                    waits |= dict.fromkeys(gang.joiners, _JOINS.format(gang.size))
+        together = {uid for gang in able.values() for uid in gang.members}
+        others = [one for one in asking if one.uid not in together and one.uid not in waits]
+        packing = await self._pack(others, self.settings.max_gpus)
+        demands = gang_demand.beside(able, asking, packing)
+        suffixes |= {**waits, **suffixes}
+        suffixes |= await requests.follow(demands, self._template, self.store.chooser.isolation)
+        if packing.gpus + requests.asked > self.settings.max_gpus:
+            packing = await self._pack(others, max(0, self.settings.max_gpus - requests.asked))
+        return packing
 
     async def _pack(self, asking: Sequence[WaitingPod], most: int) -> Packing:
         key = most, [(pod.uid, pod.request, pod.selection, pod.kinds, pod.is_late) for pod in asking]
@@ -257,11 +257,8 @@ class DemandController:
             self._last = (key, packing)
         return self._last[1]
 
-    async def _write(self, packing: Packing, together: int) -> dict[NodeDemand, str]:
-        """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why.
-
-        together: the GPUs that gangs ask for.
-        """
+    async def _write(self, packing: Packing) -> dict[NodeDemand, str]:
+        """Bring the demand pods in line with the packing; return the demands whose pod was rejected, and why."""
         pods = (await self.api.list(demand_pods.PODS_PATH, keep=DemandPod.from_manifest)).items
         now = self.clock()
         if any(one.is_done for one in pods):
@@ -288,7 +285,6 @@ class DemandController:
             else:
                 extra = {"gpus": demand.gpus, "pods": len(demand.uids), "excluded": len(excluded)}
                 logger.info("Asked for a node", extra=extra)
-        self.report(packing.gpus + together - sum(demand.gpus for demand in failed))
         return failed
 
     def _key(self, demand: NodeDemand) -> str:
@@ -323,36 +319,3 @@ class DemandController:
         except (api_errors.NotFound, api_errors.Conflict):
             return  # it is gone
         logger.info("Withdrew a demand pod", extra={"pod": one.name})
-
-
-def _gangs(lacking: Sequence[tuple[Pod, Request]], together: Mapping[str, int]) -> dict[str, LackingGang]:
-    """Return the gangs that have to fit together, by name; together: of the pods' refusals, by UID."""
-    found: dict[str, list[str]] = {}
-    for pod, _ in lacking:
-        if pod.group and together[pod.ref.uid] > 1:
-            found.setdefault(f"{pod.ref.namespace}/{pod.group}", []).append(pod.ref.uid)
-    return {name: LackingGang(uids, together[uids[0]]) for name, uids in found.items()}
-
-
-def _suffixes(packing: Packing, failed: Mapping[NodeDemand, str], settings: DemandSettings) -> dict[str, str]:
-    """Return the end of each pod's reason, by UID."""
-    asked: dict[tuple[str, str], int] = {}
-    for demand in packing.demands:
-        if demand not in failed:
-            where = demand.selection, demand.product
-            asked[where] = asked.get(where, 0) + demand.gpus
-    first = {uid: _COME_FIRST[why] for uid, why in packing.deferred.items()}
-    ends: dict[str, str] = {}
-    for demand in packing.demands:
-        if demand in failed:
-            end = f"; asks for no node: {errors.shortened(failed[demand], longest=MAX_WORDS)}"
-            ends |= dict.fromkeys(demand.uids, end)
-        else:
-            gpus = asked[demand.selection, demand.product]
-            end = f"; waits for a node: {counted(gpus, 'GPU')} asked for"
-            ends |= {uid: end + first.get(uid, "") for uid in demand.uids}
-    bound = f"; asks for no node: no more than {settings.max_gpus} GPUs are asked for (--demand-max-gpus)"
-    no_kind = "; asks for no node: it fits on no GPU that is known (--demand-products), even if that is empty"
-    for uid, why in packing.unmet.items():
-        ends[uid] = bound + first.get(uid, "") if why is Unmet.BOUND else no_kind
-    return ends

@@ -1,4 +1,4 @@
-"""Demand pods as objects: which to create and delete for a packing, and their manifests. Pure.
+"""Demand pods as objects: which to create and delete for a packing, their manifests, and the reasons. Pure.
 
 A demand pod must stay unschedulable until a new node comes. So it excludes, by hostname, the nodes that have room for
 it when it is created: an autoscaler gives each node that it simulates another hostname. A pod that was bound after all
@@ -15,16 +15,23 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
-from gpushare import contract, pod
+from gpushare import contract, errors, pod
 from gpushare.nodefilters import selectors
 from gpushare.pod import PodJson
-from gpushare.whatif.node_demand import NodeDemand
+from gpushare.quantity import counted
+from gpushare.whatif.node_demand import Deferred, NodeDemand, Packing, Unmet
 
 PODS_PATH: Final = f"/api/v1/namespaces/{contract.DEMAND_NAMESPACE}/pods"
 TEMPLATE_PATH: Final = f"/api/v1/namespaces/{contract.DEMAND_NAMESPACE}/podtemplates/{contract.DEMAND_TEMPLATE}"
 PRODUCT_LABEL: Final = "nvidia.com/gpu.product"
 # A demand pod must not keep a node that could be removed.
 _ANNOTATIONS: Final = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "true"}
+LATE_SECONDS: Final = 900.0  # after so long, Cluster Autoscaler gives up a node that does not start
+MAX_WORDS: Final = 300  # characters quoted from the autoscaler or the API server
+_COME_FIRST: Final = {
+    Deferred.LATE: f"; newer pods come first, as it has waited for over {LATE_SECONDS / 60:g} minutes",
+    Deferred.OVERSIZED: "; other pods come first, as no known node has as many GPUs",
+}
 _REQUIRED: Final = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
@@ -193,6 +200,30 @@ def manifest(
         },
         "spec": spec,
     }
+
+
+def ends(packing: Packing, failed: Mapping[NodeDemand, str], max_gpus: int) -> dict[str, str]:
+    """Return the end of each waiting pod's reason, by UID; `failed`: why the demand's pod was rejected."""
+    asked: dict[tuple[str, str], int] = {}
+    for demand in packing.demands:
+        if demand not in failed:
+            where = demand.selection, demand.product
+            asked[where] = asked.get(where, 0) + demand.gpus
+    first = {uid: _COME_FIRST[why] for uid, why in packing.deferred.items()}
+    said: dict[str, str] = {}
+    for demand in packing.demands:
+        if demand in failed:
+            end = f"; asks for no node: {errors.shortened(failed[demand], longest=MAX_WORDS)}"
+            said |= dict.fromkeys(demand.uids, end)
+        else:
+            gpus = asked[demand.selection, demand.product]
+            end = f"; waits for a node: {counted(gpus, 'GPU')} asked for"
+            said |= {uid: end + first.get(uid, "") for uid in demand.uids}
+    bound = f"; asks for no node: no more than {max_gpus} GPUs are asked for (--demand-max-gpus)"
+    no_kind = "; asks for no node: it fits on no GPU that is known (--demand-products), even if that is empty"
+    for uid, why in packing.unmet.items():
+        said[uid] = bound + first.get(uid, "") if why is Unmet.BOUND else no_kind
+    return said
 
 
 def _all_of(*several: Sequence[Mapping[str, Any]] | None) -> list[dict[str, Any]]:

@@ -48,8 +48,11 @@ RETRY_SECONDS: Final = 10.0  # before the cluster is searched again for such a k
 RETRY_FACTOR: Final = 10  # the same as a multiple of its search
 FORGET_SECONDS: Final = 600.0  # a kind that was tried so long ago counts as new
 LOOKS: Final = 100  # at waiting pods or nodes, before the event loop runs other tasks
+COMPARED: Final = 10_000  # priorities, likewise
 SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
 UNFIT_SECONDS: Final = 60.0  # before a nomination is withdrawn because its node cannot take the pod
+USELESS_SECONDS: Final = 600.0  # before pods of such a node are evicted again: others took what was freed there
+SLOW_SECONDS: Final = 600.0  # after so long, a nomination keeps no other pod from one: its victims may never end
 EVICTION_SECONDS: Final = 10.0
 NEVER: Final = "Never"  # spec.preemptionPolicy
 
@@ -94,6 +97,8 @@ class Preemptor:
         self._next_node = 0
         self._finder = VictimFinder(self.store, self.pods, self.policy)
         self._unfit_since: dict[str, float] = {}  # UID of a nominated pod that its node cannot take
+        self._useless: dict[str, float] = {}  # nodes whose nomination was withdrawn, and until when
+        self._since: dict[str, float] = {}  # UIDs of nominated pods
         self._failed: dict[str, str] = {}  # by UID of a nominated pod: what the last failed eviction adds to its reason
 
     @property
@@ -103,17 +108,19 @@ class Preemptor:
         due += [self._resume_at] if self._resume_at is not None else []
         return max(0.0, min(due) - self.clock()) if due else None
 
-    def nominated_uids(self) -> frozenset[str]:
-        return frozenset(nominations(view.node for view in self.store.views()))
+    async def nominated_uids(self) -> frozenset[str]:
+        return frozenset(await self._nominated())
 
     async def reconcile(self, waiting: Waiting) -> list[tuple[Pod, Refusal]]:
         """Evict for the pods that wait; return the refusals, with the places that pods take."""
         now = self.clock()
         self._retry_at = {kind: at for kind, at in self._retry_at.items() if at > now - FORGET_SECONDS}
         self._finder.spared = {uid: until for uid, until in self._finder.spared.items() if until > now}
-        if self._finder.evicted:
-            self._finder.evicted &= {pod.ref.uid for pod in self.pods.values()}
+        there = ((uid, key, self.pods.get(key)) for uid, key in self._finder.evicted.items())
+        self._finder.evicted = {uid: key for uid, key, pod in there if pod is not None and pod.ref.uid == uid}
+        self._useless = {name: until for name, until in self._useless.items() if until > now}
         nominated = await self._nominated()
+        self._since = {uid: self._since.get(uid, now) for uid in nominated}
         self._unfit_since = {uid: since for uid, since in self._unfit_since.items() if uid in nominated}
         self._failed = {uid: suffix for uid, suffix in self._failed.items() if uid in nominated}
         suffixes: dict[str, str] = {}
@@ -155,20 +162,20 @@ class Preemptor:
         if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS or not self.leads():
             return suffix
         await self._commit(entry.node, functools.partial(ledger.release, ids=(entry.allocation.id,)))
+        self._useless[entry.node] = now + USELESS_SECONDS
         return ""
 
     async def _nominate_next(self, waiting: Waiting, nominated: Mapping[str, NodeAllocation]) -> dict[str, str]:
         """Nominate the first pod for which others can go: at most one in a round."""
         began = self._searched_at = self.clock()
-        if (
-            len(nominated) >= preemption.MAX_NOMINATED
-            or self._pause_seconds() > 0
-            or began < (self._resume_at or began)
-        ):
+        recent = [entry for uid, entry in nominated.items() if began - self._since[uid] < SLOW_SECONDS]
+        taken = {entry.node for entry in nominated.values()} | self._useless.keys()
+        if len(recent) >= preemption.MAX_NOMINATED or self._pause_seconds() > 0 or began < (self._resume_at or began):
             return {}
         self._resume_at, tries = None, 0
-        namespaces = {entry.allocation.pod.namespace for entry in nominated.values()}
-        async with contextlib.aclosing(self._in_turn(waiting, namespaces, began)) as turns:
+        namespaces = {entry.allocation.pod.namespace for entry in recent}
+        others = [(pod, why) for pod, why in waiting if pod.ref.uid not in nominated]
+        async with contextlib.aclosing(self._in_turn(others, namespaces, began)) as turns:
             async for kind, pod, request in turns:
                 before = self.clock()
                 if tries >= MAX_TRIES or before - began >= SEARCH_SECONDS:
@@ -176,7 +183,7 @@ class Preemptor:
                     break
                 tries += 1
                 try:
-                    found = await self._choose(pod, request, {entry.node for entry in nominated.values()})
+                    found = await self._choose(pod, request, taken)
                 except (api_errors.ClusterError, TimeoutError) as error:
                     logger.warning("Could not read what may be evicted", extra={"pod": str(pod.ref), "err": str(error)})
                     found = None
@@ -196,7 +203,12 @@ class Preemptor:
         self, waiting: Waiting, namespaces: Collection[str], now: float
     ) -> AsyncGenerator[tuple[Kind, Pod, Request], None]:
         """Yield a pod of each kind that is due: new kinds in the order of the queue, then those tried longest ago."""
-        lowest = min((pod.priority for pod in self.pods.values() if not pod.is_gated), default=math.inf)
+        lowest = math.inf
+        for number, pod in enumerate(list(self.pods.values())):
+            if number % COMPARED == 0:
+                await pacing.let_others_run()
+            if pod.priority < lowest and not pod.is_gated:
+                lowest = pod.priority
         again: dict[Kind, tuple[float, Pod, Request]] = {}
         for number, (pod, why) in enumerate(sorted(waiting, key=lambda entry: queue.order(entry[0])), start=1):
             if number % LOOKS == 0:
@@ -333,13 +345,13 @@ class Preemptor:
                     f"{_path(victim)}/eviction", evicting.eviction(ref.namespace, ref.name, uid=ref.uid)
                 )
         except api_errors.NotFound:
-            self._finder.evicted.add(ref.uid)
+            self._finder.evicted[ref.uid] = Key(ref.namespace, ref.name)
             return ""
         except (api_errors.ClusterError, TimeoutError) as error:
             sentence = errors.shortened(str(error) or "no answer in time")
             logger.info("Could not evict a pod for another", extra={"pod": str(ref), "err": sentence})
             return sentence
-        self._finder.evicted.add(ref.uid)
+        self._finder.evicted[ref.uid] = Key(ref.namespace, ref.name)
         self._recent.append(self.clock())
         self.metrics.preempted()
         logger.warning("Evicted a pod for one of higher priority", extra={"pod": str(ref), "for": str(pod.ref)})

@@ -26,14 +26,14 @@ from webhook.store import ledger_store
 class VictimFinder:
     """Finds victims on one node at a time. pods: all with a share.
 
-    spared: UIDs of protected pods, until when. evicted: UIDs of pods that `pods` may not show as deleted yet.
+    spared: protected pods by UID, until when. evicted: pods by UID that `pods` may not show as deleted yet.
     """
 
     store: ledger_store.LiveLedger
     pods: Mapping[Key, Pod]
     policy: str
     spared: dict[str, float] = dataclasses.field(default_factory=dict)
-    evicted: set[str] = dataclasses.field(default_factory=set)
+    evicted: dict[str, Key] = dataclasses.field(default_factory=dict)
 
     async def find(
         self, view: NodeView, pod: Pod, request: Request, *, own: Allocation | None = None
