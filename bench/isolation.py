@@ -181,7 +181,7 @@ async def _memory(node: Node, kind: str) -> str:
     """Let the first tenant allocate as much as it can; return whether its limit held, and what enforced it."""
     name = node.arbiter.allocations[0].pod.name
     environment = nodes.identity(name) | ({"NVIDIA_VISIBLE_DEVICES": node.devices[0].uuid} if kind == MIG else {})
-    box = dataclasses.replace(node.box, preload=()) if kind == NONE else node.box
+    box = dataclasses.replace(node.box, preload=()) if kind in {NONE, MIG} else node.box
     if kind in {MPS, PARTITIONS}:
         box = await node.mps_box(name)
     result = await asyncio.to_thread(box.run, [container.PROBE, "--fill"], environment)
