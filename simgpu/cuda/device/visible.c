@@ -33,8 +33,10 @@ static bool is_named(const char *list, const char *uuid) {
 /* The device's part of the GPU's multiprocessors; never 0, or its kernels would not end. */
 static unsigned percent_of(const image_t *image, const image_compute_instance_t *compute) {
     unsigned multiprocessors = compute->slices * mig_slice_multiprocessors(image);
+    if (multiprocessors >= image->multiprocessors)
+        return 100;
     unsigned percent = (100 * multiprocessors + image->multiprocessors / 2) / image->multiprocessors;
-    return percent == 0 ? 1 : percent > 100 ? 100 : percent;
+    return percent == 0 ? 1 : percent;
 }
 
 /* Add the MIG devices of a GPU that the container was given, by placement. */
