@@ -1,10 +1,10 @@
 """Random pods on a node whose GPUs are shared in different ways: do ledger, NVML, audit and containers agree?
 
-A node of the lab: two GPUs for shares with the isolations arbiter, mps, mig and none, one of fixed MIG devices, one
-that is given whole. Pods arrive, end, are resized, and are killed; the agent, a replica of the webhook, MPS servers and
-daemons are killed too. Every stored version of the ledger is checked for over-commitments. After some steps the run
-waits until all that is known of each GPU agrees, for SETTLED_SECONDS at most; what still differs then is a
-contradiction.
+A node of the lab: a GPU for shares with the isolations arbiter, mps and none, one for mps and mig, one of fixed MIG
+devices, one that is given whole. Pods arrive, end, are resized, and are killed; the agent, a replica of the webhook,
+MPS servers and daemons are killed too. Every stored version of the ledger is checked for over-commitments. After some
+steps the run waits until all that is known of each GPU agrees, for SETTLED_SECONDS at most; what still differs then is
+a contradiction.
 
 Run: `python bench/mixed.py [--minutes M | --steps N] [--seed S] [--lab DIRECTORY]`. Without --lab, it starts one with
 CUDA 13.6, on which a killed MPS client does not hang the others. Prints a table, then one JSON object a figure; exits
@@ -44,7 +44,9 @@ version: v1
 flags: {migStrategy: mixed, plugin: {deviceListStrategy: cdi-annotations}}
 sharing:
   fractional:
-    resources: [{name: nvidia.com/gpu, devices: [0, 1], isolations: [arbiter, mps, mig, none]}]
+    resources:
+    - {name: nvidia.com/gpu, devices: [0], isolations: [arbiter, mps, none]}
+    - {name: nvidia.com/gpu, devices: [1], isolations: [mps, mig]}
 mig: [{devices: [2], mig-enabled: true, mig-devices: {"1g.5gb": 2, "2g.10gb": 1, "3g.20gb": 1}}]
 """
 

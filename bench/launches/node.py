@@ -17,12 +17,13 @@ from deviceplugin.arbiter.scheduling import lease_scheduler, leases
 from deviceplugin.arbiter.scheduling.coscheduled_gpu import CoscheduledGpu
 from deviceplugin.mps import sm_partitions
 from deviceplugin.mps.daemons import Daemons
-from deviceplugin.mps.shares import MpsShares
+from deviceplugin.mps.shares import STARTING_SECONDS, MpsShares
 from gpushare.allocation import GivenShare, Isolation
 from gpushare.gpunode import Gpu, GpuNode
 from gpushare.refusal import Refusal
 from tests.deviceplugin import arbiter_node, simulated
 from tests.interposer import container
+from tests.simgpu.programs import mig
 
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = ROOT / "bench" / "launches"
@@ -75,6 +76,14 @@ def build() -> None:
     subprocess.run([*flags, *shared, "-o", null, SOURCES / "null_driver.c"], check=True)
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class MigDevice:
+    """A MIG device for a tenant."""
+
+    uuid: str
+    memory_bytes: int
+
+
 class Node:
     """A node; most benches use only its first GPU."""
 
@@ -85,7 +94,9 @@ class Node:
         self.uuid = self.uuids[0]
         self.box = container.Container(arbiter.socket.parent, gpus)
         self._count = 0
+        self.devices: list[MigDevice] = []  # that `cut` has made of the first GPU, by tenant
         self.partitions = 0  # SM partitions of the first GPU, for shares with the isolation mps
+        self._ahead_seconds = 0.0
         program = arbiter.directory / "control"  # a real daemon finds its GPUs without a variable
         program.write_text(f'#!/bin/sh\nSIMGPU_DIR={gpus} exec {ROOT}/build/simgpu/nvidia-cuda-mps-control "$@"\n')
         program.chmod(0o755)
@@ -93,6 +104,7 @@ class Node:
             Daemons(root=arbiter.directory / "mps", program=program, set_exclusive=_no_change),
             node=self._gpunode,
             fractional=lambda: frozenset(self.uuids),
+            clock=lambda: time.monotonic() + self._ahead_seconds,
         )
 
     def _gpunode(self) -> GpuNode:
@@ -119,10 +131,20 @@ class Node:
         self._count += 1
         name = f"t{self._count}"
         share = GivenShare(("main",), (self.uuids[gpu],), request, limit, memory)
+        environment = {**identity(name), "CUDA_VISIBLE_DEVICES": str(gpu)}
+        if isolation is Isolation.MIG:  # as `cut_plan.as_devices` describes it to the arbiter
+            device = self.devices[self._count - 1]
+            share = GivenShare(("main",), (device.uuid,), 100, 100, device.memory_bytes)
+            environment |= {"NVIDIA_VISIBLE_DEVICES": device.uuid}
         self.arbiter.add_pod(name, share, isolation=isolation)
         if latency:
             self.arbiter.allocations[-1] = dataclasses.replace(self.arbiter.allocations[-1], latency=True)
-        return {"TEST_POD": name, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": str(gpu)}
+        return environment
+
+    def cut(self, *, first_is_larger: bool) -> None:
+        """Cut the first GPU into a 4g and a 3g for its first two tenants."""
+        made = [MigDevice(*device) for device in simulated.printed(self.gpus, mig.unequal_halves)]
+        self.devices = made if first_is_larger else made[::-1]
 
     @contextlib.asynccontextmanager
     async def mps(self, partitions: int = 0) -> AsyncIterator[None]:
@@ -132,6 +154,7 @@ class Node:
             yield
         finally:
             self.arbiter.allocations.clear()
+            self._ahead_seconds += STARTING_SECONDS  # until then, a container may still be starting
             await self._mps.step()
 
     async def mps_box(self, pod: str) -> container.Container:
@@ -205,6 +228,11 @@ class Node:
                 if process.poll() is None:
                     process.kill()
         return [_done(tenant, line) for tenant, line in zip(tenants, said, strict=True)]
+
+
+def identity(pod: str) -> dict[str, str]:
+    """Return the environment by which the arbiter recognizes a pod's processes, which have the first GPU."""
+    return {"TEST_POD": pod, "TEST_CONTAINER": "main", "CUDA_VISIBLE_DEVICES": "0"}
 
 
 def until_holding(process: subprocess.Popen[str]) -> None:

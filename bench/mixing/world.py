@@ -16,6 +16,7 @@ from typing import Any
 from gpushare import contract
 from lab import access, gpushare, lab_errors, node_cgroup
 from tests.e2e.isolation_node import Node
+from tests.e2e.observation import annotation
 
 FIRST_PODS, MAX_PODS = 4, 14
 POLL_SECONDS = 0.3
@@ -66,6 +67,7 @@ class World:
             self.arrives: 14,
             self.ends: 5,
             self.ends_by_force: 2,
+            self.gpu_is_emptied: 2,
             self.is_killed: 2,
             self.is_resized: 2,
             self.agent_is_killed: 1,
@@ -106,8 +108,18 @@ class World:
                 *(({}, {name: "1"}) for name in MIG),
             )
         )
-        self._node.apply(f"pod-{self.created}", "holds", annotations, limits)
+        until(lambda: self._is_created(annotations, limits), "accepted by the webhook")
         self.created += 1
+
+    def _is_created(self, annotations: dict[str, str], limits: dict[str, str]) -> bool:
+        """Create a pod, as its owner would: the API server calls a killed replica until it knows, and refuses it."""
+        try:
+            self._node.apply(f"pod-{self.created}", "holds", annotations, limits)
+        except lab_errors.LabError as error:
+            if "failed calling webhook" not in str(error):
+                raise
+            return False
+        return True
 
     def ends(self, pods: list[dict[str, Any]]) -> None:
         self._delete(pods, "--grace-period=5")
@@ -116,8 +128,18 @@ class World:
         self._delete(pods, *gpushare.AT_ONCE)
 
     def _delete(self, pods: list[dict[str, Any]], *options: str) -> None:
-        name = self._draw.choice(pods)["metadata"]["name"]
-        self._node.user.kubectl("delete", "pod", name, "--wait=false", "--ignore-not-found", *options)
+        self._delete_all([self._draw.choice(pods)], *options)
+
+    def _delete_all(self, pods: list[dict[str, Any]], *options: str) -> None:
+        names = (pod["metadata"]["name"] for pod in pods)
+        self._node.user.kubectl("delete", "pod", *names, "--wait=false", "--ignore-not-found", *options)
+
+    def gpu_is_emptied(self, pods: list[dict[str, Any]]) -> None:
+        """End all pods on a shared GPU: it may be shared in another way next."""
+        uuid = self._node.uuids[self._draw.randrange(2)]
+        there = [pod for pod in pods if uuid in annotation(pod, contract.GPU_UUIDS)]
+        if there:
+            self._delete_all(there)
 
     def is_killed(self, pods: list[dict[str, Any]]) -> None:
         """SIGKILL all processes of a pod's container, as the kernel does when memory runs out."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import logging
 import time
@@ -13,10 +14,12 @@ import pytest
 from gpushare import codec, contract
 from lab import access, image, lab_layout
 from tests.deviceplugin import simulated
+from tests.e2e.observation import Observer
 
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # a failed setup is retried after half a minute
 
 GPU = "nvidia.com/gpu"
+CUT_SECONDS = 60  # it takes a few; other tests may load the machine
 CONFIGS = {
     "default": "version: v1\nsharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n",
     "exclusive": "version: v1\n",
@@ -70,11 +73,14 @@ class Node:
     def run(self, name: str, resource: str, count: int = 1) -> None:
         self._create(name, {"limits": {resource: count}}, {})
 
-    def share(self, name: str, request: str, **more: str) -> None:
-        self._create(name, {}, {contract.REQUEST: request, **{contract.PREFIX + key: more[key] for key in more}})
+    def share(self, name: str, request: str, *, last: str = "sleep 3600", **more: str) -> None:
+        annotations = {contract.REQUEST: request, **{contract.PREFIX + key: more[key] for key in more}}
+        self._create(name, {}, annotations, last)
 
-    def _create(self, name: str, resources: dict[str, Any], annotations: dict[str, str]) -> None:
-        command = ["sh", "-c", "env; gpushare-probe; echo end; sleep 3600"]
+    def _create(
+        self, name: str, resources: dict[str, Any], annotations: dict[str, str], last: str = "sleep 3600"
+    ) -> None:
+        command = ["sh", "-c", f"env; gpushare-probe; echo end; {last}"]
         container = {"name": "main", "image": image.SAMPLE, "command": command, "resources": resources}
         spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
         metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
@@ -107,6 +113,17 @@ class Node:
         """Return the devices that CUDA sees in a pod, by UUID without its prefix."""
         words = (word for line in self.lines(name) if line.startswith("device ") for word in line.split())
         return [word.removeprefix("GPU-") for word in words if word.startswith("GPU-")]
+
+    def start_seconds(self, name: str) -> float:
+        """Return how many seconds passed from a pod's binding to the start of its container."""
+        status = self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["status"]
+        (bound,) = [entry["lastTransitionTime"] for entry in status["conditions"] if entry["type"] == "PodScheduled"]
+        started = status["containerStatuses"][0]["state"]["running"]["startedAt"]
+        return (datetime.datetime.fromisoformat(started) - datetime.datetime.fromisoformat(bound)).total_seconds()
+
+    def audit(self) -> Any:
+        run = Observer(self.lab, self.namespace).plugin_run("audit", "--output=json", check=False)
+        return json.loads(run.stdout)
 
     def end(self, *names: str) -> None:
         self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
@@ -248,16 +265,26 @@ def test_a_gated_pod_gets_a_mig_device_that_is_cut_for_it_and_sees_no_other(node
     eventually(lambda: "cdi-shares is in force" in node.condition("ConfigValid")[1])
     names = ("tenant", "neighbour")
     for name in names:
-        node.share(name, "0.1", memory="4Gi", isolation="mig")
+        node.share(name, "0.1", memory="4Gi", isolation="mig", last="gpushare-probe --fill --hold 3600 > /dev/null")
         eventually(lambda name=name: "no shares with isolation mig" in node.reason(name))  # type: ignore[misc]
-    began = time.monotonic()
     node.label("mig-shares")
-    seen = {name: node.lines(name) for name in names}
-    logging.getLogger(__name__).info("both ran after %.1f s", time.monotonic() - began)
-    for lines in seen.values():
-        (device,) = [line for line in lines if line.startswith("device ")]
-        assert "MIG 1g.5gb" in device, device
-    assert seen["tenant"] != seen["neighbour"]
+    devices = {}
+    for name in names:
+        (devices[name],) = [line for line in node.lines(name) if line.startswith("device ")]
+        assert "MIG 1g.5gb" in devices[name], devices
+    assert devices["tenant"] != devices["neighbour"]
+    seconds = [node.start_seconds(name) for name in names]
+    logging.getLogger(__name__).info("seconds from binding to the start of the container: %s", seconds)
+    assert max(seconds) < CUT_SECONDS
+
+    expected = {name: ("InForce", int(device.split("total ")[1].split()[0])) for name, device in devices.items()}
+
+    def is_audited() -> bool:
+        audit = node.audit()
+        items = {item["pod"]["name"]: (item["limits"], item["enforced"]["memoryBytes"]) for item in audit["items"]}
+        return items == expected and audit["processes"] == []
+
+    eventually(is_audited)
     gpus = codec.read(node.lab.read(f"{contract.GPUNODE_PATH}/{node.name}")).gpus
     assert sorted(gpu.mig_profiles for gpu in gpus) == [(), (), (), ("1g.5gb", "1g.5gb")]
     node.end(*names)

@@ -52,6 +52,8 @@ def test_kinds_do_not_meet_on_a_gpu(node: Node) -> None:
     assert node.run("auto", "sees").split()[0] == "1"
     assert node.run("burst", "sees").split()[0] == "0"
     node.goes_on("free")
+    assert node.run("free", "memory") == str(node.user.gpunode().gpus[1].memory_bytes), "it is not limited"
+    eventually(lambda: node.limits_of("free") == ["InForce"], what="known to the audit")
 
     def placed() -> bool:
         pods = [node.user.pod(name) or {"metadata": {}} for name in ("none-0", "arbiter-0")]

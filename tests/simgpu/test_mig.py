@@ -14,6 +14,7 @@ from tests.deviceplugin.simulated import BUILD
 from tests.programs import command
 from tests.simgpu.conftest import COMMAND, PROBE, Node, finishing
 from tests.simgpu.programs import mig
+from tests.simgpu.test_mps import took
 
 
 def halves(node: Node) -> list[str]:
@@ -82,6 +83,14 @@ def test_program_sees_only_its_instance(node: Node) -> None:
         assert "filled 0" in node.run([PROBE, "--fill"], {"NVIDIA_VISIBLE_DEVICES": first}).stdout
         printed = node.program(mig.instances_in_use)
     assert printed.splitlines() == ["[(1, 0)]", "1 40448", "0 0", "NVMLError_InUse", "True [1, 0]"]
+
+
+@pytest.mark.slow
+def test_instances_compute_side_by_side_on_their_multiprocessors(node: Node) -> None:
+    first, second = ({"NVIDIA_VISIBLE_DEVICES": uuid} for uuid in halves(node))
+    # Of 108 multiprocessors, 42 are 39 %.
+    assert took(node, "k_50ms", first, second) == pytest.approx([128, 128], abs=15)
+    assert took(node, "k_25pct_50ms", first) == pytest.approx([50], abs=15)
 
 
 @pytest.mark.slow

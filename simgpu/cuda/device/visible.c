@@ -30,6 +30,15 @@ static bool is_named(const char *list, const char *uuid) {
     return at != NULL && (at[strlen(uuid)] == '\0' || at[strlen(uuid)] == ',');
 }
 
+/* The device's part of the GPU's multiprocessors; never 0, or its kernels would not end. */
+static unsigned percent_of(const image_t *image, const image_compute_instance_t *compute) {
+    unsigned multiprocessors = compute->slices * mig_slice_multiprocessors(image);
+    if (multiprocessors >= image->multiprocessors)
+        return 100;
+    unsigned percent = (100 * multiprocessors + image->multiprocessors / 2) / image->multiprocessors;
+    return percent == 0 ? 1 : percent;
+}
+
 /* Add the MIG devices of a GPU that the container was given, by placement. */
 static unsigned add_migs(gpu_t *gpu, const char *queued, gpu_t **devices, unsigned count) {
     bool some = queued != NULL && strstr(queued, "MIG-") != NULL;
@@ -45,6 +54,7 @@ static unsigned add_migs(gpu_t *gpu, const char *queued, gpu_t **devices, unsign
             pthread_mutex_init(&migs[count].mutex, NULL);
             migs[count].instance = instance->id + 1;
             migs[count].compute_instance = compute->id + 1;
+            migs[count].percent = percent_of(gpu->image, compute);
             devices[count] = &migs[count];
             count++;
         }

@@ -3,6 +3,7 @@
 With variables, they are its only environment.
 
 sees        print whether this is an MPS client, and how many milliseconds a kernel takes that a whole GPU runs in 50
+memory      print how many bytes it may use
 works       run such kernels without a pause, print their number as each ends, and CUDA's error; SIGTERM ends it
 insists     the same, and ignore SIGTERM, as a container's first process without a handler does
 holds       allocate half of what it may, and print now and then what it sees, as JSON; SIGTERM ends it
@@ -76,6 +77,10 @@ def sees() -> None:
     print(cuda.is_client(), round(elapsed.value))
 
 
+def memory() -> None:
+    print(Cuda().memory()[1])
+
+
 def works(*, ends: bool = True) -> None:
     cuda, asked = Cuda(), list[int]()
     kernel = cuda.kernel(b"k_50ms")
@@ -117,5 +122,5 @@ def stays() -> None:
 if __name__ == "__main__":
     if sys.argv[2:]:
         os.execve(sys.executable, [sys.executable, *sys.argv[:2]], dict(word.split("=") for word in sys.argv[2:]))
-    verbs = {"sees": sees, "works": works, "insists": insists, "holds": holds, "faults": faults, "stays": stays}
-    verbs[sys.argv[1]]()
+    verbs = (sees, memory, works, insists, holds, faults, stays)
+    {verb.__name__: verb for verb in verbs}[sys.argv[1]]()

@@ -44,6 +44,17 @@ def halves() -> None:
     print(uuid(0, 0), uuid(0, 1))
 
 
+def unequal_halves() -> None:
+    """Cut GPU 0 into a 4g and a 3g, and print their UUIDs with their bytes."""
+    nvml.nvmlInit()
+    nvml.nvmlDeviceSetMigMode(gpu(0), 1)
+    make(0, 5, 0)
+    make(0, 9, 4, (2,))
+    for number in (0, 1):
+        device = nvml.nvmlDeviceGetMigDeviceHandleByIndex(gpu(0), number)
+        print((nvml.nvmlDeviceGetUUID(device), nvml.nvmlDeviceGetMemoryInfo(device).total))
+
+
 def takes_the_mode() -> None:
     nvml.nvmlInit()
     print(nvml.nvmlDeviceGetMigMode(gpu(0)), nvml.nvmlDeviceSetMigMode(gpu(0), 1), nvml.nvmlDeviceGetMigMode(gpu(0)))
