@@ -1,8 +1,8 @@
 """Result pages that are older than the code they measure.
 
 A page names its benchmarks as `bench/NAME.py` or `bench.NAME`. A benchmark measures the Python files of this repository
-that it imports, directly or through others. A file is newer than a page if its code has changed since the page's last
-commit; comments and docstrings do not count. Prints one JSON object for each page.
+that it imports, directly or through others. A file is newer than a page if its code has changed since the last commit
+that changed the page's tables; comments and docstrings do not count. Prints one JSON object for each page.
 
 Run: python bench/outdated_results.py
 """
@@ -79,7 +79,7 @@ def main() -> None:
     """Print the pages."""
     for page in sorted(ROOT.glob("bench/results/*.md")):
         name = str(page.relative_to(ROOT))
-        before = sources(git("log", "-1", "--format=%H", "--", name).decode().strip())
+        before = sources(git("log", "-1", "-G^[|]", "--format=%H", "--", name).decode().strip())
         modules = sorted({f"bench.{found}" for found in NAMED.findall(page.read_text())} - {"bench.results"})
         files = {str(path.relative_to(ROOT)): path.read_bytes() for path in measured(modules)}
         newer = sorted(file for file, now in files.items() if file not in before or code(now) != code(before[file]))
