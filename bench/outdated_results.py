@@ -1,7 +1,8 @@
 """Result pages that are older than the code they measure.
 
-A page names its benchmarks as `bench/NAME.py` or `bench.NAME`. A benchmark measures the files of this repository that
-it imports, directly or through others. Ages are those of commits. Prints one JSON object for each page.
+A page names its benchmarks as `bench/NAME.py` or `bench.NAME`. A benchmark measures the Python files of this repository
+that it imports, directly or through others. A file is newer than a page if its code has changed since the last commit
+that changed the page's tables; comments and docstrings do not count. Prints one JSON object for each page.
 
 Run: python bench/outdated_results.py
 """
@@ -9,9 +10,12 @@ Run: python bench/outdated_results.py
 from __future__ import annotations
 
 import ast
+import functools
+import io
 import json
 import re
 import subprocess
+import tarfile
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
@@ -19,17 +23,25 @@ ROOT = Path(__file__).resolve().parent.parent
 NAMED = re.compile(r"\bbench[/.](\w+)")
 
 
-def committed() -> dict[str, int]:
-    """Return the time of each file's last commit, in seconds."""
-    command = ["git", "-C", str(ROOT), "log", "--format=@%ct", "--name-only", "--no-renames"]
-    at: dict[str, int] = {}
-    when = 0
-    for line in subprocess.run(command, check=True, capture_output=True, text=True).stdout.splitlines():
-        if line.startswith("@"):
-            when = int(line[1:])
-        elif line:
-            at.setdefault(line, when)
-    return at
+def git(*words: str) -> bytes:
+    return subprocess.run(["git", "-C", str(ROOT), *words], check=True, capture_output=True).stdout
+
+
+def sources(commit: str) -> dict[str, bytes]:
+    """Return the Python files of a commit, by path."""
+    with tarfile.open(fileobj=io.BytesIO(git("archive", commit, "--", "*.py"))) as archive:
+        files = ((entry.name, archive.extractfile(entry)) for entry in archive)
+        return {name: file.read() for name, file in files if file}
+
+
+@functools.cache
+def code(source: bytes) -> str:
+    """Return a file's syntax tree without docstrings."""
+    tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            node.body = node.body[ast.get_docstring(node, clean=False) is not None :]
+    return ast.dump(tree)
 
 
 def imported(path: Path) -> Iterator[str]:
@@ -65,14 +77,13 @@ def measured(modules: Iterable[str]) -> set[Path]:
 
 def main() -> None:
     """Print the pages."""
-    at = committed()
     for page in sorted(ROOT.glob("bench/results/*.md")):
         name = str(page.relative_to(ROOT))
+        before = sources(git("log", "-1", "-G^[|]", "--format=%H", "--", name).decode().strip())
         modules = sorted({f"bench.{found}" for found in NAMED.findall(page.read_text())} - {"bench.results"})
-        files = {str(path.relative_to(ROOT)) for path in measured(modules)}
-        newer = sorted((file for file in files if at.get(file, 0) > at.get(name, 0)), key=lambda file: -at[file])
-        row = {"page": name, "is_outdated": bool(newer), "measures": len(files), "newer": len(newer)}
-        print(json.dumps(row | {"newest": newer[0] if newer else None}))
+        files = {str(path.relative_to(ROOT)): path.read_bytes() for path in measured(modules)}
+        newer = sorted(file for file, now in files.items() if file not in before or code(now) != code(before[file]))
+        print(json.dumps({"page": name, "is_outdated": bool(newer), "measures": len(files), "newer": newer[:5]}))
 
 
 if __name__ == "__main__":

@@ -157,8 +157,10 @@ def _related(knobs: Knobs, which: int, **more: Any) -> Json:
 def unlike(manifest: Json, number: int) -> Json:
     """Return an equivalent pod that no cache knows."""
     metadata, spec = manifest["metadata"], manifest["spec"]
-    annotations = {**metadata["annotations"], contract.MIN_MEMORY: str(number + 1)}
-    tolerations = [*spec.get("tolerations", ()), {"key": f"nonce-{number}", "operator": "Exists"}][-32:]
+    annotations = {**metadata["annotations"], contract.MIN_MEMORY: f"{number + 1}Mi"}
+    tolerations = spec.get("tolerations", ())
+    one_more = {"key": f"nonce-{number}", "operator": "Exists"}
+    tolerations = [*tolerations[len(tolerations) == 32 :], one_more]  # 32 are the most that a pod may have
     return {"metadata": {**metadata, "annotations": annotations}, "spec": {**spec, "tolerations": tolerations}}
 
 

@@ -9,6 +9,7 @@ import asyncio
 import contextlib
 import gc
 import os
+import select
 import signal
 import sys
 import threading
@@ -77,6 +78,7 @@ def run(origin: chosen_source.Source, read: ReadSnapshot, chosen: options.Option
     actions = TreeActions(origin, chosen)
     if not isinstance(origin, live_cluster.LiveCluster):
         tree = reader.tree(origin.gpu_nodes(label_selector=chosen.selector))
+        _end_with_the_terminal()
         return _shown(TreeApp(tree, actions, place))
     cli.interrupt_on_any_signal()
     feed = following.Feed(origin, label_selector=chosen.selector)
@@ -90,13 +92,26 @@ def run(origin: chosen_source.Source, read: ReadSnapshot, chosen: options.Option
         feed.close()
 
 
-def _end_with_the_terminal(feed: following.Feed) -> None:
-    """End at once when the terminal is closed: textual would wait for what it cannot write any more."""
+def _end_with_the_terminal(feed: following.Feed | None = None) -> None:
+    """End at once when the terminal is gone, with or without SIGHUP.
 
-    def end(_number: int, _frame: object) -> None:
-        feed.close()
-        os._exit(_INTERRUPTED)
+    textual would read the end of its input in a loop, and its event loop would wait for a writer that has failed.
+    """
 
+    def end(*_: object) -> None:
+        try:
+            if feed is not None:
+                feed.close()
+        finally:
+            os._exit(_INTERRUPTED)
+
+    def wait() -> None:
+        gone = select.poll()
+        gone.register(sys.stdin.fileno(), select.POLLHUP)
+        if gone.poll()[0][1] & select.POLLHUP:  # not POLLNVAL: macOS cannot poll every terminal
+            end()
+
+    threading.Thread(target=wait, daemon=True).start()
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:  # nohup ignores it
         signal.signal(signal.SIGHUP, end)
 

@@ -103,11 +103,12 @@ def fake_cluster(fake_kubectl: Callable[[str], str], tmp_path: Path) -> dict[str
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("session", [["setsid", "--ctty"], ["setsid"]], ids=["with SIGHUP", "without SIGHUP"])
 def test_a_closed_terminal_ends_it_and_its_kubectl(
-    programs: Path, fake_cluster: dict[str, str], tmp_path: Path
+    session: list[str], programs: Path, fake_cluster: dict[str, str], tmp_path: Path
 ) -> None:
     outside, inside = pty.openpty()
-    command = ["setsid", "--ctty", str(programs / "kubectl-gpushare"), "top", "-i", "--no-usage"]
+    command = [*session, str(programs / "kubectl-gpushare"), "top", "-i", "--no-usage"]
     with subprocess.Popen(command, stdin=inside, stdout=inside, stderr=inside, env=fake_cluster) as process:
         os.close(inside)
         said = b""
@@ -115,7 +116,10 @@ def test_a_closed_terminal_ends_it_and_its_kubectl(
             assert select.select([outside], [], [], tmux.SECONDS)[0], said
             said += os.read(outside, 1 << 16)
         os.close(outside)
-        assert process.wait(tmux.SECONDS) == 130
+        try:
+            assert process.wait(tmux.SECONDS) == 130
+        finally:
+            process.kill()
     watch = Path("/proc", (tmp_path / "watch").read_text().strip())
     assert not watch.exists() or "Z" in (watch / "stat").read_text().split()[2]
 
