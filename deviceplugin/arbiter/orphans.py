@@ -37,11 +37,7 @@ class Orphans:
     """The orphaned processes, inside a running event loop. identify: returns the container of a process."""
 
     def __init__(
-        self,
-        ledgers: ShareLedgers,
-        *,
-        identify: Callable[[int], Container | Refusal],
-        proc: Path = kernel_process.PROC,
+        self, ledgers: ShareLedgers, *, identify: Callable[[int], Container | Refusal], proc: Path = kernel_process.PROC
     ) -> None:
         self._ledgers = ledgers
         self._identify = identify

@@ -20,15 +20,7 @@ from typing import Final
 
 from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.hardware.partitioner import (
-    Create,
-    CreatePart,
-    Destroy,
-    DestroyPart,
-    Partitioner,
-    SetMode,
-    Step,
-)
+from deviceplugin.hardware.partitioner import Create, CreatePart, Destroy, DestroyPart, Partitioner, SetMode, Step
 from deviceplugin.host import records
 from deviceplugin.mig import cut_plan
 from deviceplugin.mig.cut_plan import CutDevice

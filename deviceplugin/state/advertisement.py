@@ -167,10 +167,7 @@ Advertisement = Mapping[str, tuple[AdvertisedDevice, ...]]
 
 
 def of_shares(
-    gpus: Iterable[Gpu],
-    *,
-    usable: Allocatable | None = None,
-    in_use: Mapping[str, Collection[str]] | None = None,
+    gpus: Iterable[Gpu], *, usable: Allocatable | None = None, in_use: Mapping[str, Collection[str]] | None = None
 ) -> Advertisement:
     """Return the counters of a node with these GPUs; empty lists if none of them takes shares.
 
@@ -181,10 +178,7 @@ def of_shares(
     units = usable if usable is not None else allocatable(fractional, None, ())
     return {
         name: _advertised_counters(
-            name,
-            healthy=units[name],
-            listed=sum(map(PER_GPU[name], fractional)),
-            in_use=(in_use or {}).get(name, ()),
+            name, healthy=units[name], listed=sum(map(PER_GPU[name], fractional)), in_use=(in_use or {}).get(name, ())
         )
         for name in COUNTERS
     }

@@ -76,8 +76,7 @@ class TreeActions:
         if kind != "pod":
             raise plugin_errors.PluginError("why explains a pod: select one")
         return PageRequest(
-            self.typed("why", *_pod_words(name)),
-            lambda: why.explained(self._source(), self.chosen, f"pod/{name}")[0](),
+            self.typed("why", *_pod_words(name)), lambda: why.explained(self._source(), self.chosen, f"pod/{name}")[0]()
         )
 
     def describe(self, row: TreeRow) -> PageRequest:

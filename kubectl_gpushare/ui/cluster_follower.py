@@ -42,12 +42,7 @@ class ClusterFollower:
         self._pods_trouble = ""  # of the last read of the pods
         self._namespace = chosen.namespace
         self.scene = Scene(
-            Snapshot(()),
-            time.time(),
-            name or _context(origin),
-            is_live=True,
-            flags=flags,
-            namespace=chosen.namespace,
+            Snapshot(()), time.time(), name or _context(origin), is_live=True, flags=flags, namespace=chosen.namespace
         )
         self._read()
 

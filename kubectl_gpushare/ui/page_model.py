@@ -257,12 +257,7 @@ def _waiting(scene: Scene, manifest: pod.PodJson) -> Json:
         "pod": f"{namespace}/{name}",
         "asks": asks,
         "reason": reason or "not judged yet",
-        **_some(
-            nearest=where,
-            lacks=lacks,
-            since=_seconds(_created(manifest)),
-            priority=pod.priority(manifest),
-        ),
+        **_some(nearest=where, lacks=lacks, since=_seconds(_created(manifest)), priority=pod.priority(manifest)),
         "command": command(scene, "why", name, "-n", namespace),
     }
 

@@ -71,8 +71,7 @@ def gate_reason(manifest: PodJson, request: Request) -> Refusal | None:
     if request.group_size.is_gang:
         # The placer counts the members. Here they arrive one by one, at different replicas.
         return Refusal(
-            f"waits for its group {errors.quoted(request.group)}: {request.group_size.rule}",
-            cause=Cause.GROUP,
+            f"waits for its group {errors.quoted(request.group)}: {request.group_size.rule}", cause=Cause.GROUP
         )
     return None
 

@@ -204,13 +204,7 @@ class BorrowController:
         try:
             most = max(0, self.settings.max_gpus - existing + asked_for)
             packing = await borrow_packing.pack(
-                lacking,
-                lenders,
-                scratch,
-                self.reservation,
-                most=most,
-                refused=self._refused,
-                together=together,
+                lacking, lenders, scratch, self.reservation, most=most, refused=self._refused, together=together
             )
         finally:
             scratch.close()

@@ -105,8 +105,7 @@ class GatedPodScheduler:
         now = self.wall_clock()
         waiting = await self.place(pods, now=now)
         self.metrics.waiting(
-            queue.counts(waiting),
-            longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
+            queue.counts(waiting), longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now)
         )
         await pacing.let_others_run()
         if self.make_room is not None:
