@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Protocol
 
@@ -16,6 +17,8 @@ from webhook.store.chooser import Chooser, Views
 # A GPUNode → the changed GPUNode, or the very same object if nothing is to be done. It may be called several times, on
 # newer states, and only the last result counts. It raises LedgerError if the node has no room for the change.
 Change = Callable[[GpuNode], GpuNode]
+
+logger = logging.getLogger(__name__)
 
 
 class UnreachableError(Exception):
@@ -80,6 +83,17 @@ class LiveLedger(LedgerStore, Protocol):
 
     async def refresh(self, node: str) -> None:
         """Read a node from the API server, so that its view has everything stored so far. Raises UnreachableError."""
+
+
+async def try_commit(
+    store: LedgerStore, node: str, change: Change, failure: str, *, level: int = logging.WARNING
+) -> GpuNode | None:
+    """Commit a change that the next round finds again; None if that fails, with `failure` and the cause in the log."""
+    try:
+        return await store.commit(node, change)
+    except (UnreachableError, errors.LedgerError) as error:
+        logger.log(level, failure, extra={"node": node, "err": str(error)})
+        return None
 
 
 class _DerivedStore:
