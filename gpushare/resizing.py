@@ -134,9 +134,7 @@ def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
         for at, (have, want) in enumerate(zip(chosen, desired, strict=True))
         if have.memory_bytes > want.memory_bytes
     ]
-    return ResizeStep(
-        after, *max(shrinking, key=lambda wait: wait[1] is ResizeCause.USE, default=("", ResizeCause.NOTHING))
-    )
+    return ResizeStep(after, *max(shrinking, key=lambda wait: wait[1] is ResizeCause.USE, default=()))
 
 
 def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:

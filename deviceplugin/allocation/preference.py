@@ -122,9 +122,7 @@ def prefer(
     devices: every id of the resource; other ids are ignored. policy: for shared devices. scores: by pair of GPU UUIDs
     (`aligned.pair_score`). Devices that are shared by MPS come from one GPU, because a container can use one daemon.
     """
-    known = {
-        identity: devices[identity] for identity in sorted(devices, key=lambda device_id: _order(devices[device_id]))
-    }
+    known = {name: devices[name] for name in sorted(devices, key=lambda name: _order(devices[name]))}
     wanted = [identity for identity in required if identity in known]
     if algorithm(list(known.values()), available) is Algorithm.GREEDY:
         usable = _usable_together(known, available=available, required=wanted, size=size)

@@ -188,9 +188,7 @@ class ShareResizer:
         if searched:
             self.orphans.search(set(searched.values()))
         self._origin_known |= searched.keys()
-        self._origin_known |= {
-            place for place, lent_bytes in targets.items() if lent_bytes > there[place][1].memory_bytes
-        }
+        self._origin_known |= {place for place, lent in targets.items() if lent > there[place][1].memory_bytes}
 
     def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation, target_bytes: int) -> bool:
         """Apply the allocation to one share. Return whether its memory limit is as it should be."""

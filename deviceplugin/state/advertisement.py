@@ -248,6 +248,4 @@ def _advertised_counters(
     free = free[: max(0, len(free) - len(foreign))]
     advertised = held | set(free)
     well = held | set(free[: max(0, healthy - len(held))])
-    return tuple(
-        AdvertisedDevice(identity, identity in well) for identity in (*ours, *foreign) if identity in advertised
-    )
+    return tuple(AdvertisedDevice(name, name in well) for name in (*ours, *foreign) if name in advertised)

@@ -154,9 +154,7 @@ class Resizer:
 
 
 def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int, int | None]]:
-    return [
-        (share.request_percent, share.limit_percent, share.memory_bytes, share.memory_limit_bytes) for share in shares
-    ]
+    return [(each.request_percent, each.limit_percent, each.memory_bytes, each.memory_limit_bytes) for each in shares]
 
 
 KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow
