@@ -224,9 +224,7 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
 
 def _counts(gpus: Mapping[tuple[str, ...], int]) -> str:
     """Format as `1 GPU for main and 2 GPUs for side`."""
-    return " and ".join(
-        f"{count} GPU{'s' if count > 1 else ''} for {', '.join(containers)}" for containers, count in gpus.items()
-    )
+    return " and ".join(f"{quantity.counted(count, 'GPU')} for {', '.join(names)}" for names, count in gpus.items())
 
 
 def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:
