@@ -78,8 +78,7 @@ class ModelBuilder:
             keys[each.name] = (each, *around)
         changed = {name for name, key in keys.items() if name not in self._known or self._known[name][0] != key}
         gpus: dict[str, list[GpuSummary]] = {name: [] for name in changed}
-        facts = absent, snapshot.typical_of, snapshot.usage, snapshot.kinds
-        for gpu in gpu_summary.summarize([each for each in order if each.name in changed], *facts):
+        for gpu in gpu_summary.summarize([each for each in order if each.name in changed], snapshot, absent):
             gpus[gpu.node].append(gpu)
         known = {}
         for each in order:
