@@ -99,10 +99,8 @@ def read(document: Json) -> GpuNode:
 
 def to_spec(node: GpuNode) -> dict[str, Any]:
     """Return the `spec` of the GPUNode object."""
-    allocations = [*map(_write_allocation, node.allocations), *node.unread]
-    return {"allocations": allocations} | json_fields.present(
-        cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed)
-    )
+    entries = [*map(_write_allocation, node.allocations), *node.unread]
+    return {"allocations": entries} | json_fields.present(cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed))
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:

@@ -137,14 +137,12 @@ def prefer(
     ids = list(known)
     position = {identity: number for number, identity in enumerate(ids)}
     offered = set(available) | set(wanted)
-    numbered = {
-        (position[a], position[b]): score for (a, b), score in scores.items() if a in position and b in position
-    }
+    ranked = {(position[a], position[b]): score for (a, b), score in scores.items() if a in position and b in position}
     group = aligned.prefer(
         [position[identity] for identity in ids if identity in offered],
         required=[position[identity] for identity in wanted],
         size=size,
-        scores=numbered,
+        scores=ranked,
     )
     return tuple(ids[number] for number in group)
 

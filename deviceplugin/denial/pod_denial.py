@@ -129,8 +129,7 @@ def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: p
     if before is not None and kernel.identity(before)[1] == kernel.identity(loaded)[1]:
         os.close(loaded)
         return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
-    # Pin it at once, while the previous one is still attached: if the agent ends here, two equal programs stay
-    # attached.
+    # Pin it at once, while the previous one is attached: if the agent ends here, two equal programs stay attached.
     (kept / PINNED_PROGRAM).unlink(missing_ok=True)
     kernel.pin(loaded, kept / PINNED_PROGRAM)
     return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)

@@ -94,9 +94,8 @@ class MpsDaemon:
             pause = retrying.pause_seconds(failures, first_seconds=FIRST_PAUSE_SECONDS, most_seconds=MAX_PAUSE_SECONDS)
             self.files.started.unlink(missing_ok=True)
             self._set_problem(why)
-            logger.warning(
-                "An MPS daemon does not run", extra={"daemon": self.spec.name, "reason": why, "pause": pause}
-            )
+            extra = {"daemon": self.spec.name, "reason": why, "pause": pause}
+            logger.warning("An MPS daemon does not run", extra=extra)
             # Without the pause, the sentence is the same each time, and its Event counts.
             self.warn(f"the MPS daemon of {self.spec.name} does not run and is restarted: {why}")
             await asyncio.sleep(pause)

@@ -262,5 +262,5 @@ class TreeScreen(Screen[None]):
 
 def _opened_at_first(tree: ClusterTree) -> frozenset[gpu_tree.Key]:
     count = sum(1 + len(branch.row.gpus) for branch in tree.branches)
-    opened = gpu_tree.node_keys(tree) if count <= _OPEN_ROWS else frozenset()
+    opened = frozenset(map(gpu_tree.node_key, tree.branches)) if count <= _OPEN_ROWS else frozenset()
     return opened | {gpu_tree.UNPLACED} if len(tree.unplaced) <= _OPEN_PODS else opened

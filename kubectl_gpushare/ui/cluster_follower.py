@@ -65,8 +65,9 @@ class ClusterFollower:
         self._trouble = trouble = self._feed.trouble
         pause = self.scene.pause_seconds
         nodes = tuple(self._feed.nodes)
-        scene = dataclasses.replace(self.scene, at=time.time(), snapshot=self._with(nodes))
-        if with_pods and not trouble and time.monotonic() >= min(self._due, self._due - _LEAST_PAUSE_SECONDS + 1):
+        snapshot = dataclasses.replace(self.scene.snapshot, nodes=nodes)
+        scene = dataclasses.replace(self.scene, at=time.time(), snapshot=snapshot)
+        if with_pods and not trouble and time.monotonic() >= self._due - _LEAST_PAUSE_SECONDS + 1:
             began = time.monotonic()
             try:
                 scene = self._around(nodes, scene)
@@ -74,14 +75,10 @@ class ClusterFollower:
             except plugin_errors.PluginError as error:
                 self._pods_trouble = str(error)
             took = time.monotonic() - began
-            pause = (
-                math.ceil(max(_LEAST_PAUSE_SECONDS, took * (_PAUSE_PER_READ + 1)) / _ROUNDED_SECONDS) * _ROUNDED_SECONDS
-            )
+            between = max(_LEAST_PAUSE_SECONDS, took * (_PAUSE_PER_READ + 1))
+            pause = math.ceil(between / _ROUNDED_SECONDS) * _ROUNDED_SECONDS
             self._due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, took * _PAUSE_PER_READ)
         self.scene = dataclasses.replace(scene, trouble=trouble or self._pods_trouble, pause_seconds=pause)
-
-    def _with(self, nodes: tuple[GpuNode, ...]) -> Snapshot:
-        return dataclasses.replace(self.scene.snapshot, nodes=nodes)
 
     def _around(self, nodes: tuple[GpuNode, ...], scene: Scene) -> Scene:
         snapshot = chosen_source.around(self._origin, nodes, namespace=self._namespace)

@@ -157,10 +157,6 @@ def all_keys(tree: ClusterTree) -> frozenset[Key]:
     return frozenset(keys)
 
 
-def node_keys(tree: ClusterTree) -> frozenset[Key]:
-    return frozenset(map(node_key, tree.branches))
-
-
 def cells(tree: ClusterTree, row: TreeRow, *, marks: tuple[str, str, str]) -> Row:
     """Return the cells of a row. `marks` stand before a closed and an open row, and below an open one."""
     name, found = _figures(tree, row.item)

@@ -262,14 +262,12 @@ class Preemptor:
 
     async def _withdraw(self, pod: Pod, *, but: str = "") -> bool:
         """Release the reservations of a pod, except on the node `but`; return whether all writes succeeded."""
-        holding = [
-            view.node.name for view in self.store.views() if any(_reserves(e, pod) for e in view.node.allocations)
-        ]
+        names = [view.node.name for view in self.store.views() if any(_reserves(e, pod) for e in view.node.allocations)]
 
         def release(node: GpuNode) -> GpuNode:
             return ledger.release(node, [entry.id for entry in node.allocations if _reserves(entry, pod)])
 
-        return all([await self._commit(name, release) for name in holding if name != but])
+        return all([await self._commit(name, release) for name in names if name != but])
 
     async def _evict_all(self, pod: Pod, found: Nomination, *, is_first: bool = False) -> str:
         """Evict the victims as far as the rate allows; return whose place the pod takes, and why some stay for now.
