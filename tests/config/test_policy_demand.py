@@ -1,4 +1,4 @@
-"""The component `demand`: what an attacker with the webhook's ServiceAccount can create and delete with it."""
+"""The policy of the component `demand`, against an attacker with the webhook's ServiceAccount."""
 
 from __future__ import annotations
 

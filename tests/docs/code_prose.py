@@ -23,7 +23,7 @@ from typing import Final
 
 from tests.docs import pages, prose
 
-# Constructions per 1,000 words that need no ceiling. Printed sentences are a package of their own.
+# Constructions per 1,000 words that need no ceiling. Printed sentences are measured separately.
 PACKAGES: Final[Mapping[str, float]] = {
     "bench": 0.6,
     "config": 0.6,
