@@ -4,7 +4,7 @@ Reading is tolerant: an invalid entry is left out, with a sentence in `problems`
 may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
 loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
 
-Releases before 0.4 do not know lent memory. So it has a field of its own in the status: an agent of theirs overwrites
+Releases before 0.4 do not know lent memory. So it has its own field in the status: such an agent overwrites
 `resizes`, and leaves unknown fields alone. `gpu_status` says how they see a GPU.
 """
 

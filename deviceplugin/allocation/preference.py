@@ -170,7 +170,7 @@ def _usable_together(
 def _on_one_daemon(
     devices: Mapping[str, Offered], available: Sequence[str], *, required: Sequence[str], policy: str
 ) -> list[str]:
-    """Return the available devices that can be combined with the best one."""
+    """Return the available devices with the same MPS daemon as the required ones, or as the best one."""
     gpus = {identity: device.gpu for identity, device in devices.items()}
     free = [identity for identity in available if identity in devices and identity not in required]
     first = required or prefer_greedily(gpus, available=free, required=(), size=min(1, len(free)), policy=policy)

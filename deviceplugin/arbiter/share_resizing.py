@@ -242,7 +242,7 @@ class ShareResizer:
     def _unenforced_bytes(
         self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
     ) -> int:
-        """Return the bytes that the share may hold although no limit of ours allows it; 0 if it does not.
+        """Return the bytes that the share may hold although none of gpushare's limits allows it; 0 if it does not.
 
         That is after a loss: of a record, or of a loan, when the GPUNode was restored to an earlier state.
         """

@@ -1,7 +1,7 @@
 """Denies the devices to unregistered processes of pods with shares, before their containers are created.
 
 The program is attached to the pod's cgroup rather than the container's, which does not exist yet, and where container
-runtimes attach and replace programs of their own. If another container of the pod may have whole GPUs, whose programs
+runtimes attach and replace their own programs. If another container of the pod may have whole GPUs, whose programs
 do not register, that would take these away: such a pod is left out, and named in the condition.
 
 Program and map are pinned in the bpf file system. So the next agent finds the registered processes, and replaces the

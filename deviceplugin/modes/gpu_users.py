@@ -154,7 +154,7 @@ class GpuUsers:
         }
 
     def user(self, pid: int, own_pids: frozenset[int]) -> pod_resources.GpuUser | None:
-        """Return the process, or None if it has ended or is an MPS process of ours.
+        """Return the process, or None if it has ended or is one of gpushare's MPS processes.
 
         Our processes are recognized by PID only: a process in a pod could take their name.
         """

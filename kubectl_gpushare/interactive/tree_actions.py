@@ -166,7 +166,7 @@ class TreeActions:
         return TreeAction(("resize", *_pod_words(name)), " ".join(flags), allowed, plan, do)
 
     def typed(self, *words: str) -> str:
-        """Return what one would type for this."""
+        """Return the same command as a command line."""
         files = [word for path in self.chosen.files for word in ("--from", path)]
         return shlex.join(["kubectl", "gpushare", *words, *files, *self.chosen.connection])
 

@@ -25,7 +25,7 @@ from kubectl_gpushare.ui.page_model import Scene
 _LOOK_SECONDS: Final = 0.5
 _LEAST_PAUSE_SECONDS: Final = 5.0
 _PAUSE_PER_READ: Final = 10  # so that reading takes at most a tenth of the time
-_ROUNDED_SECONDS: Final = 10  # the pause that the page is told: it changes seldom
+_ROUNDED_SECONDS: Final = 10  # the pause that the page shows, which rarely changes
 
 
 class ClusterFollower:

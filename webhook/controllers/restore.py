@@ -112,7 +112,7 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
 
 
 def _isolation(pod: Pod, request: Request) -> Isolation:
-    """Return the isolation that the pod was given; without an annotation of ours, the one that it names, or leases."""
+    """Return the isolation that the pod was given; without that annotation, the one that it requests, or leases."""
     word = pod.annotations.get(contract.ISOLATION_GIVEN, "")
     if not word:
         return request.constraints.isolation

@@ -57,7 +57,7 @@ class PodSpecView:
 
     @property
     def pinned_host(self) -> str:
-        """The host in the node selector of a pod that comes with a placement of ours; empty without one."""
+        """The host in the node selector of a pod that was placed before; empty for other pods."""
         if contract.ALLOCATION not in self.annotations:
             return ""
         return str((self.spec.get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) or "")
