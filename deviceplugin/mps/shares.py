@@ -1,8 +1,8 @@
 """The MPS daemons of GPUs whose shares have the isolation mps: from a GPU's first such share to its last.
 
 The ledger decides, so an agent that restarts finds the same daemons wanted. It takes running ones over, because the end
-of a daemon ends all its clients. A daemon that may have clients is not stopped, even if the ledger has no share: a deleted
-GPUNode comes back without its allocations.
+of a daemon ends all its clients. A daemon that may have clients is not stopped, even if the ledger has no share: a
+deleted GPUNode comes back without its allocations.
 """
 
 from __future__ import annotations

@@ -124,7 +124,7 @@ def _isolation(pod: Pod, request: Request) -> Isolation:
 
 
 def _is_there(pod: Pod) -> bool:
-    """Whether the pod runs, or may soon run, where it was placed, with a share that we gave it."""
+    """Whether the pod runs, or may soon run, where it was placed, with a share that gpushare gave it."""
     stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
     return bool(pod.allocation_id and pod.placed_on) and stays and pod.may_run
 
