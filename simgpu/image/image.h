@@ -1,6 +1,6 @@
 /* The layout of a simulated GPU: a file that all processes of the node map and share.
  *
- * The file stands for the hardware: its content is the same for all containers on the node, in any mount,
+ * The file stands for the hardware: its content is the same for all containers on the node, whatever their mount,
  * pid or user namespaces. The drivers of the processes that use the GPU write to it, and so does the `simgpu`
  * command; comments below say which one writes what. Numbers that several processes write are atomic. The file
  * contains no lock word that a killed process could leave locked (see locks.h). */
