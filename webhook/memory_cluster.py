@@ -131,8 +131,8 @@ class MemoryCluster:
     def save(self) -> None:
         if self._state is None:
             return
-        chooser, metadata = self._store.chooser, {"name": contract.PLACEMENT_CONFIG_MAP}
-        metadata["namespace"] = contract.SYSTEM_NAMESPACE
+        chooser = self._store.chooser
+        metadata = {"name": contract.PLACEMENT_CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
         data = PlacementProfile(self._reservation.policy, chooser.mix, chooser.isolation).data()
         profile = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
         items = [*self._store.documents(), *self._pods.values(), profile]
