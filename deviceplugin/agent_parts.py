@@ -21,13 +21,7 @@ from deviceplugin.kubelet import device_answers, plugin_registration, share_answ
 from deviceplugin.link import arbiter
 from deviceplugin.modes import mode_checkpoint, mode_reconciler, setup, transition
 from deviceplugin.node_parts import ClusterParts, HardwareParts, Loops, ShareParts
-from deviceplugin.report import (
-    agent_metrics,
-    announcements,
-    gpunode_status,
-    node_writers,
-    share_metrics,
-)
+from deviceplugin.report import agent_metrics, announcements, gpunode_status, node_writers, share_metrics
 from deviceplugin.state import advertisement, pod_resources
 from gpushare import contract
 from gpushare.cluster import informer, object_store, retrying

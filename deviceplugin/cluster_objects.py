@@ -125,7 +125,7 @@ class Configuration:
 
     @property
     def own_label(self) -> str | None:
-        """The name in gpushare's own label, whatever NVIDIA's says."""
+        """The name in gpushare's own label, regardless of NVIDIA's."""
         return ((self.metadata() or {}).get("labels") or {}).get(contract.NODE_CONFIG_LABEL)
 
     @property

@@ -191,9 +191,7 @@ class HardwareParts:
 
     def gpu_of(self) -> dict[str, str]:
         """Return the GPU's UUID by the UUID of each GPU and MIG device."""
-        return {
-            uuid: gpu.uuid for gpu in self.gpus() for uuid in (gpu.uuid, *(device.uuid for device in gpu.mig_devices))
-        }
+        return {uuid: gpu.uuid for gpu in self.gpus() for uuid in (gpu.uuid, *(each.uuid for each in gpu.mig_devices))}
 
     def nodes(self) -> answer.DevicePaths:
         root = Path(self.state.in_force.value.settings.container_driver_root)

@@ -88,7 +88,7 @@ class Isolation(enum.StrEnum):
 
     ARBITER = "arbiter"  # leases in time, by the library
     MPS = "mps"  # in space, as a client of the GPU's MPS daemon
-    MIG = "mig"  # a MIG device of its own
+    MIG = "mig"  # its own MIG device
     NONE = "none"  # counted, but not enforced
 
 

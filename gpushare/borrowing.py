@@ -4,7 +4,7 @@ A *placeholder* is a pod that has one whole GPU of the other plugin, so that no 
 shares while the node's agent and the ledger name the same placeholder. Before a placeholder ends, the ledger marks it,
 in the object that every share on its GPU is written to, and only if there is none. The agent then ends it once no
 process is left on the GPU. One that another client deletes keeps its GPU until then. So a GPU never has a share and a
-whole-GPU pod, whatever the order of writes, retries and crashes.
+whole-GPU pod, in any order of writes, retries and crashes.
 """
 
 from __future__ import annotations

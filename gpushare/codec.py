@@ -4,7 +4,7 @@ Reading is tolerant: an invalid entry is left out, with a sentence in `problems`
 may hold are not handed out: those that it names, or all of the node's if it names none, read as unhealthy. Writing
 loses nothing: `to_spec` of what `read` returned contains the invalid allocations, untouched.
 
-Releases before 0.4 do not know lent memory. So it has a field of its own in the status: an agent of theirs overwrites
+Releases before 0.4 do not know lent memory. So it has its own field in the status: such an agent overwrites
 `resizes`, and leaves unknown fields alone. `gpu_status` says how they see a GPU.
 """
 
@@ -99,10 +99,8 @@ def read(document: Json) -> GpuNode:
 
 def to_spec(node: GpuNode) -> dict[str, Any]:
     """Return the `spec` of the GPUNode object."""
-    allocations = [*map(_write_allocation, node.allocations), *node.unread]
-    return {"allocations": allocations} | json_fields.present(
-        cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed)
-    )
+    entries = [*map(_write_allocation, node.allocations), *node.unread]
+    return {"allocations": entries} | json_fields.present(cordoned=sorted(node.cordoned), borrowed=dict(node.borrowed))
 
 
 def to_status(node: GpuNode) -> dict[str, Any]:

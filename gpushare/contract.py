@@ -93,7 +93,7 @@ SCHEDULING_GATE: Final = "gpushare.io/placement"  # set by the webhook on a pod 
 DEFRAG_LABEL_PREFIX: Final = "defrag.gpushare.io/"
 # Annotation of a GPUNode, followed by the UUID of a GPU that was cordoned by hand: a CordonNote as JSON.
 CORDON_ANNOTATION_PREFIX: Final = "cordon.gpushare.io/"
-# Stamped by the webhook on every pod of ours, and protected like a result, so that informers can request only these.
+# Written by the webhook on every pod with a share, and protected like a result, so informers can select them.
 SHARE_LABEL: Final = "gpushare.io/share"
 SHARE_LABEL_VALUE: Final = "true"
 NODE_CONFIG_LABEL: Final = "gpushare.io/config"  # set by an admin on a node; read by the agent

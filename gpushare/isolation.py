@@ -48,8 +48,7 @@ LEASES: Final[tuple[LeaseRule, ...]] = (
         always=True,
     ),
     LeaseRule(
-        lambda asked: asked.group_size.is_gang,
-        "leases run the pods of a group at the same time, as collectives need",
+        lambda asked: asked.group_size.is_gang, "leases run the pods of a group at the same time, as collectives need"
     ),
     LeaseRule(
         lambda asked: any(demand.share.request_percent == 100 for demand in asked.demands),

@@ -24,12 +24,7 @@ class Typical:
 
 
 # The default until the cluster's own mix is known: common sizes, small ones more often.
-DEFAULT_MIX = (
-    Typical(0.10, 0.10, 0.2),
-    Typical(0.25, 0.25, 0.3),
-    Typical(0.50, 0.50, 0.3),
-    Typical(1.00, 1.00, 0.2),
-)
+DEFAULT_MIX = (Typical(0.10, 0.10, 0.2), Typical(0.25, 0.25, 0.3), Typical(0.50, 0.50, 0.3), Typical(1.00, 1.00, 0.2))
 
 TypicalOf = Callable[[int], Sequence[Typical]]  # from a GPU's bytes to the mix of requests on such a GPU
 

@@ -89,7 +89,7 @@ def format_exactly(count: int) -> str:
 
 
 def format_compute(percent: int) -> str:
-    """Return a fraction of a GPU as people write it: `0.5`, `0.25`, `1`."""
+    """Return a fraction of a GPU as in a manifest: `0.5`, `0.25`, `1`."""
     return f"{percent / 100:g}"
 
 

@@ -134,9 +134,7 @@ def step(node: GpuNode, identity: str, desired: Shares) -> ResizeStep:
         for at, (have, want) in enumerate(zip(chosen, desired, strict=True))
         if have.memory_bytes > want.memory_bytes
     ]
-    return ResizeStep(
-        after, *max(shrinking, key=lambda wait: wait[1] is ResizeCause.USE, default=("", ResizeCause.NOTHING))
-    )
+    return ResizeStep(after, *max(shrinking, key=lambda wait: wait[1] is ResizeCause.USE, default=()))
 
 
 def step_all(node: GpuNode, requests: Iterable[tuple[str, Request]]) -> GpuNode:
@@ -226,9 +224,7 @@ def _lacking(node: GpuNode, entry: Allocation, shares: Shares) -> str:
 
 def _counts(gpus: Mapping[tuple[str, ...], int]) -> str:
     """Format as `1 GPU for main and 2 GPUs for side`."""
-    return " and ".join(
-        f"{count} GPU{'s' if count > 1 else ''} for {', '.join(containers)}" for containers, count in gpus.items()
-    )
+    return " and ".join(f"{quantity.counted(count, 'GPU')} for {', '.join(names)}" for names, count in gpus.items())
 
 
 def was_resized(manifest: pod.PodJson, entry: Allocation) -> bool:

@@ -35,25 +35,16 @@ def _of(prefix: str, key: str) -> str:
 _AMOUNT_PREFIXES: Final = (contract.MIN_PREFIX, contract.DEFAULT_PREFIX, contract.MAX_PREFIX)
 PREFIXES: Final = (*_AMOUNT_PREFIXES, contract.REQUIRE_PREFIX)
 _NO_MIN: Final = (contract.DEFAULT_PREFIX, contract.MAX_PREFIX)  # a limit is at least the request
+_ONLY_MAX: Final = (contract.MAX_PREFIX,)
+_COMPUTE: Final = (quantity.parse_compute, quantity.format_compute)
+_BYTES: Final = (annotation_values.device_bytes, quantity.format_exactly)
 
 # One row per amount, by its key on pods. A Namespace's key is the prefix of a rule and the same stem.
 AMOUNTS: Final[Mapping[str, AmountRow]] = {
-    contract.REQUEST: AmountRow(
-        quantity.parse_compute, quantity.format_compute, 0, lambda share: share.request_percent, _AMOUNT_PREFIXES
-    ),
-    contract.LIMIT: AmountRow(
-        quantity.parse_compute, quantity.format_compute, 1, lambda share: share.limit_percent, _NO_MIN
-    ),
-    contract.MEMORY_LIMIT: AmountRow(
-        annotation_values.device_bytes,
-        quantity.format_exactly,
-        1,
-        lambda share: (share.memory_limit or share.memory).bytes,
-        (contract.MAX_PREFIX,),
-    ),
-    contract.MEMORY: AmountRow(
-        annotation_values.device_bytes, quantity.format_exactly, 1, lambda share: share.memory.bytes, _AMOUNT_PREFIXES
-    ),
+    contract.REQUEST: AmountRow(*_COMPUTE, 0, lambda share: share.request_percent, _AMOUNT_PREFIXES),
+    contract.LIMIT: AmountRow(*_COMPUTE, 1, lambda share: share.limit_percent, _NO_MIN),
+    contract.MEMORY_LIMIT: AmountRow(*_BYTES, 1, lambda share: (share.memory_limit or share.memory).bytes, _ONLY_MAX),
+    contract.MEMORY: AmountRow(*_BYTES, 1, lambda share: share.memory.bytes, _AMOUNT_PREFIXES),
 }
 _ROWS: Final = {_of(prefix, key): row for key, row in AMOUNTS.items() for prefix in row.rules}
 _REQUIRED: Final = _of(contract.REQUIRE_PREFIX, contract.ISOLATION)

@@ -34,5 +34,5 @@ def parse_runtime(text: str) -> tuple[str, Version]:
 
 
 def format_version(version: Version) -> str:
-    """Return the version as people write it."""
+    """Return the version as text, such as `1.30`."""
     return ".".join(map(str, version))

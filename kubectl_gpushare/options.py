@@ -114,6 +114,11 @@ def _parameter(flag: str) -> str:
     return f"{flag}_user" if flag == "as" else flag.replace("-", "_")  # `as` is a keyword
 
 
+def timeout(seconds: float, sentence: str) -> Callable[[_Function], _Function]:
+    limits: dict[str, Any] = {"type": click.FloatRange(1, 3600), "default": seconds, "metavar": "SECONDS"}
+    return click.option("--timeout", "timeout_seconds", help=f"{sentence} (default: {seconds:g})", **limits)
+
+
 def namespaced(complete: Completer, *, all_namespaces: bool = True) -> Callable[[_Function], _Function]:
     one = click.option("-n", "--namespace", metavar="TEXT", shell_complete=complete, help="The namespace")
     every = click.option("-A", "--all-namespaces", is_flag=True, help="All namespaces")

@@ -24,7 +24,7 @@ anonymous:
   - path: /healthz
 """
 
-# An agent may read the pods of its own node only. No server listens at the webhook's address, so it always refuses.
+# An agent may read only the pods on its node. No server listens at the webhook's address, so it always refuses.
 AUTHORIZATION: Final = """\
 apiVersion: apiserver.config.k8s.io/v1
 kind: AuthorizationConfiguration

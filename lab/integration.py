@@ -1,6 +1,6 @@
 """Builds other projects' programs for tests with gpushare next to them, and finds their manifests.
 
-Each has a Go module of its own in `integrations/`, which pins its version: their dependencies exclude each other. The
+Each has its own Go module in `integrations/`, which pins its version: their dependencies exclude each other. The
 manifests are those of the same release, in Go's module cache.
 """
 

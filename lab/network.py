@@ -45,7 +45,7 @@ def create(lab: lab_layout.Layout) -> None:
     """
     if exists(lab.bridge):
         return
-    # A bridge without a MAC address of its own takes the lowest one of its ports, which changes when pods start and
+    # A bridge without its own MAC address takes the lowest one of its ports, which changes when pods start and
     # stop. Packets that other pods send to the machine at that moment are lost. If such a packet ends a connection, the
     # API server keeps using the connection for requests to a webhook that is gone, and each request takes until its
     # timeout.

@@ -160,7 +160,7 @@ class Autoscaler:
         return name
 
     def _provision(self, cache: SchedulerCache, names: list[str], now: float) -> None:
-        """Answer ProvisioningRequests; what is booked for one is not there for another."""
+        """Answer ProvisioningRequests; capacity booked for one is unavailable to the others."""
         requests = {pod.uid(item): item for item in self.administrator.read(REQUESTS)["items"]}
         self._booked = {uid: places for uid, places in self._booked.items() if uid in requests}
         for uid, places in self._booked.items():

@@ -1,8 +1,8 @@
 """Distributes tests to workers: the tests of a file go together, and so do all tests that share the lab.
 
 A lab takes a minute to start, and its tests mostly wait. So one worker has the lab and begins with it, while the others
-run everything else, the longest files first, so that all end at about the same time. A file whose tests start labs of
-their own says so, by `pytest.mark.lab(own=True)`, and goes to any worker.
+run everything else, the longest files first, so that all end at about the same time. A file whose tests start
+their own labs says so, by `pytest.mark.lab(own=True)`, and goes to any worker.
 """
 
 from __future__ import annotations

@@ -53,7 +53,7 @@ class Admission:
         shown = {"namespace": holder.namespace, "name": holder.name}
         try:
             answer = await self._review(request, holder, waited)
-        except Exception:  # caused by an invalid pod, or by a defect of ours
+        except Exception:  # caused by an invalid pod, or by a defect in gpushare
             invalid = pod_manifest.why_invalid(request["object"])
             if invalid is not None:
                 answer = review.deny(400, invalid)

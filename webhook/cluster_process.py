@@ -167,13 +167,7 @@ def _start_placer(
     preemptor = None
     if settings.preemption:
         preemptor = Preemptor(
-            api,
-            store,
-            store.pods.objects,
-            recorder,
-            metrics,
-            settings.policy,
-            leads=lambda: leadership.is_leader,
+            api, store, store.pods.objects, recorder, metrics, settings.policy, leads=lambda: leadership.is_leader
         )
     scheduler = GatedPodScheduler(
         api,

@@ -131,14 +131,10 @@ class MemoryCluster:
     def save(self) -> None:
         if self._state is None:
             return
-        profile = {
-            "apiVersion": "v1",
-            "kind": "ConfigMap",
-            "metadata": {"name": contract.PLACEMENT_CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE},
-            "data": PlacementProfile(
-                self._reservation.policy, self._store.chooser.mix, self._store.chooser.isolation
-            ).data(),
-        }
+        chooser = self._store.chooser
+        metadata = {"name": contract.PLACEMENT_CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
+        data = PlacementProfile(self._reservation.policy, chooser.mix, chooser.isolation).data()
+        profile = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": data}
         items = [*self._store.documents(), *self._pods.values(), profile]
         state = {"apiVersion": "v1", "kind": "List", "items": items}
         new = self._state.with_name(f".{self._state.name}.new")
@@ -234,16 +230,19 @@ def read(path: Path, *, isolation: str = isolations.DEFAULT) -> tuple[MemoryStor
     if not kinds[contract.GPUNODE_KIND]:
         raise UnreadableError(f"{path} has no GPUNode: add one, with its GPUs in status.gpus")
     try:
-        storage = [item for kind in volumes.KINDS for item in kinds[kind]]
         named = [item for item in kinds["ConfigMap"] if pod.namespaced_name(item)[1] == contract.PLACEMENT_CONFIG_MAP]
-        profile = PlacementProfile.read(named[0].get("data") or {}) if named else None
-        gpunodes, nodes, pods = kinds[contract.GPUNODE_KIND], kinds["Node"], kinds["Pod"]
         store = MemoryStore(
-            gpunodes, nodes, pods, storage, namespaces=kinds["Namespace"], profile=profile, isolation=isolation
+            kinds[contract.GPUNODE_KIND],
+            kinds["Node"],
+            kinds["Pod"],
+            [item for kind in volumes.KINDS for item in kinds[kind]],
+            namespaces=kinds["Namespace"],
+            profile=PlacementProfile.read(named[0].get("data") or {}) if named else None,
+            isolation=isolation,
         )
     except ValueError as error:
         raise UnreadableError(f"{path}: {error}") from error
-    return store, pods
+    return store, kinds["Pod"]
 
 
 def _items(documents: Iterable[Any]) -> Iterable[Any]:
@@ -330,17 +329,16 @@ def _step_twice(node: GpuNode, turns: Sequence[ResizeRequest], asked: Mapping[st
         for index, share in enumerate(entry.shares)
         if share.shrink_to_bytes is not None
     )
-    return dataclasses.replace(
-        resize_requests.turn(dataclasses.replace(after, resizes=words), turns, asked), resizes=()
-    )
+    stepped = resize_requests.turn(dataclasses.replace(after, resizes=words), turns, asked)
+    return dataclasses.replace(stepped, resizes=())
 
 
 def _with_sentence(manifest: PodJson, shares: resizing.Shares, sentence: str) -> PodJson:
-    annotations = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
-    kept = {
-        key: value for key, value in pod.annotations_of(manifest).items() if key not in {contract.REASON, contract.HELD}
-    }
-    return _with_annotations(manifest, {**kept, **annotations})
+    kept = {**pod.annotations_of(manifest)}
+    for key in (contract.REASON, contract.HELD):
+        kept.pop(key, None)
+    waits = {contract.REASON: sentence, contract.HELD: codec.shares_text(shares)} if sentence else {}
+    return _with_annotations(manifest, kept | waits)
 
 
 def _is_resizable(key: str) -> bool:

@@ -52,9 +52,7 @@ class RoomMaker:
         asked: Refusals = []
         if self.borrow is not None:
             preempting = await self.preemptor.nominated_uids() if self.preemptor is not None else frozenset[str]()
-            asked, others = await self.borrow.reconcile(
-                [entry for entry in waiting if entry[0].ref.uid not in preempting]
-            )
+            asked, others = await self.borrow.reconcile([each for each in waiting if each[0].ref.uid not in preempting])
             waiting = [*(entry for entry in waiting if entry[0].ref.uid in preempting), *others]
         if self.preemptor is not None:
             waiting = await self.preemptor.reconcile(waiting)

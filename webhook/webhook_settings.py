@@ -18,24 +18,20 @@ from webhook.controllers.demand.gang_demand import ATOMIC
 
 ENVIRONMENT_PREFIX: Final = "GPUSHARE_WEBHOOK_"
 SERVICE: Final = "gpushare-webhook"
-MAX_SECONDS: Final = {
-    "reservation_seconds": 3600,
-    "patience_seconds": 7 * 86400,
-    "stuck_seconds": 86400,
-    "rotation_seconds": 86400,
-    "borrow_idle_seconds": 86400,
+# Whole numbers: what each is, the smallest and largest value, and their unit.
+_NUMBERS: Final = {
+    "reservation_seconds": ("a duration", 1, 3600, " seconds"),
+    "patience_seconds": ("a duration", 1, 7 * 86400, " seconds"),
+    **dict.fromkeys(("stuck_seconds", "rotation_seconds", "borrow_idle_seconds"), ("a duration", 1, 86400, " seconds")),
+    **dict.fromkeys(("port", "probe_port"), ("a port", 0, 65535, "")),
+    **dict.fromkeys(("demand_max_gpus", "borrow_max_gpus"), ("a number of GPUs", 1, 1024, "")),
 }
-
-
-MAX_DEMAND_GPUS: Final = 1024
-_GPU_COUNTS: Final = frozenset({"demand_max_gpus", "borrow_max_gpus"})
 _LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]{0,61}[A-Za-z0-9])?")
 _CLASS: Final = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
 _ONLY_CHECKS: Final = "check-capacity.autoscaling.x-k8s.io"
 _RESOURCES: Final = (contract.RESOURCE_PERCENT, "nvidia.com/gpu")  # the quota of the component bounds both
 _PRODUCTS: Final = "demand_products"
 _SWITCHES: Final = frozenset({"placer", "preemption"})
-_PORTS: Final = frozenset({"port", "probe_port"})
 _PATHS: Final = frozenset(
     {"from_file", "state", "port_file", "certificate_directory", "certificate_files", "client_ca_file"}
 )
@@ -114,17 +110,10 @@ def parse(arguments: Sequence[str], environment: Mapping[str, str]) -> WebhookSe
 
 def _typed(name: str, text: str) -> object:
     flag = "--from" if name == "from_file" else f"--{name.replace('_', '-')}"
-    if name in MAX_SECONDS:
-        if not text.isdecimal() or not 1 <= int(text) <= MAX_SECONDS[name]:
-            raise UsageError(f'{flag} "{text}" is not a duration: write 1 to {MAX_SECONDS[name]} seconds')
-        return int(text)
-    if name in _PORTS:
-        if not text.isdecimal() or int(text) > 65535:
-            raise UsageError(f'{flag} "{text}" is not a port: write 0 to 65535')
-        return int(text)
-    if name in _GPU_COUNTS:
-        if not text.isdecimal() or not 1 <= int(text) <= MAX_DEMAND_GPUS:
-            raise UsageError(f'{flag} "{text}" is not a number of GPUs: write 1 to {MAX_DEMAND_GPUS}')
+    if name in _NUMBERS:
+        what, least, most, unit = _NUMBERS[name]
+        if not text.isdecimal() or not least <= int(text) <= most:
+            raise UsageError(f'{flag} "{text}" is not {what}: write {least} to {most}{unit}')
         return int(text)
     if name == _PRODUCTS:
         return tuple(_product(entry.strip()) for entry in text.split(",") if entry.strip())
@@ -148,17 +137,16 @@ def _product(entry: str) -> tuple[str, int]:
 
 
 def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSettings:
-    if settings.policy not in policies.POLICIES:
-        known = ", ".join(policies.POLICIES)
-        raise UsageError(f'--policy "{settings.policy}" is unknown: write one of {known}')
-    if settings.default_isolation not in DEFAULT_ISOLATIONS:
-        known = ", ".join(DEFAULT_ISOLATIONS)
-        raise UsageError(
-            f'--default-isolation "{settings.default_isolation}" cannot be the default: write one of {known}'
-        )
+    for flag, word, known, wrong in (
+        ("--policy", settings.policy, policies.POLICIES, "is unknown"),
+        ("--log-level", settings.log_level, lifecycle.LOG_LEVELS, "is unknown"),
+        ("--default-isolation", settings.default_isolation, DEFAULT_ISOLATIONS, "cannot be the default"),
+    ):
+        if word not in known:
+            raise UsageError(f'{flag} "{word}" {wrong}: write one of {", ".join(known)}')
     if settings.demand_resource and settings.demand_resource not in _RESOURCES:
-        known = " or ".join(_RESOURCES)
-        raise UsageError(f'--demand-resource "{settings.demand_resource}" is unknown: write {known}')
+        either = " or ".join(_RESOURCES)
+        raise UsageError(f'--demand-resource "{settings.demand_resource}" is unknown: write {either}')
     if settings.demand_resource and settings.from_file is not None:
         raise UsageError("--demand-resource cannot be combined with --from: a cluster in memory has no autoscaler")
     if settings.demand_provisioning_class:
@@ -167,10 +155,6 @@ def _checked(settings: WebhookSettings, *, probe_port_given: bool) -> WebhookSet
         raise UsageError("--borrow-max-gpus cannot be combined with --from: a cluster in memory has no device plugin")
     if settings.preemption and settings.from_file is not None:
         raise UsageError("--preemption cannot be combined with --from: a cluster in memory has no owners of pods")
-    if settings.log_level not in lifecycle.LOG_LEVELS:
-        raise UsageError(
-            f'--log-level "{settings.log_level}" is unknown: write one of {", ".join(lifecycle.LOG_LEVELS)}'
-        )
     if settings.url is not None:
         address, path = urls.urlsplit(settings.url), contract.WEBHOOK_PATH
         if address.scheme != "https" or not address.hostname or address.path != path:

@@ -122,9 +122,7 @@ def prefer(
     devices: every id of the resource; other ids are ignored. policy: for shared devices. scores: by pair of GPU UUIDs
     (`aligned.pair_score`). Devices that are shared by MPS come from one GPU, because a container can use one daemon.
     """
-    known = {
-        identity: devices[identity] for identity in sorted(devices, key=lambda device_id: _order(devices[device_id]))
-    }
+    known = {name: devices[name] for name in sorted(devices, key=lambda name: _order(devices[name]))}
     wanted = [identity for identity in required if identity in known]
     if algorithm(list(known.values()), available) is Algorithm.GREEDY:
         usable = _usable_together(known, available=available, required=wanted, size=size)
@@ -139,14 +137,12 @@ def prefer(
     ids = list(known)
     position = {identity: number for number, identity in enumerate(ids)}
     offered = set(available) | set(wanted)
-    numbered = {
-        (position[a], position[b]): score for (a, b), score in scores.items() if a in position and b in position
-    }
+    ranked = {(position[a], position[b]): score for (a, b), score in scores.items() if a in position and b in position}
     group = aligned.prefer(
         [position[identity] for identity in ids if identity in offered],
         required=[position[identity] for identity in wanted],
         size=size,
-        scores=numbered,
+        scores=ranked,
     )
     return tuple(ids[number] for number in group)
 
@@ -174,7 +170,7 @@ def _usable_together(
 def _on_one_daemon(
     devices: Mapping[str, Offered], available: Sequence[str], *, required: Sequence[str], policy: str
 ) -> list[str]:
-    """Return the available devices that can be combined with the best one."""
+    """Return the available devices with the same MPS daemon as the required ones, or as the best one."""
     gpus = {identity: device.gpu for identity, device in devices.items()}
     free = [identity for identity in available if identity in devices and identity not in required]
     first = required or prefer_greedily(gpus, available=free, required=(), size=min(1, len(free)), policy=policy)

@@ -102,9 +102,7 @@ class ConnectionLimits:
         if not connected.connections:
             connected.left_seconds = self._clock()
             since = connected.left_seconds - FORGOTTEN_SECONDS
-            self._known = {
-                key: known for key, known in self._known.items() if known.connections or known.left_seconds > since
-            }
+            self._known = {key: old for key, old in self._known.items() if old.connections or old.left_seconds > since}
 
 
 class ShareLookup(Protocol):

@@ -2,8 +2,8 @@
 
 They keep the memory limit that they had. The GPUNode's status says what their share was lent, which counts until they
 have ended. They are found by a mapped ledger that belongs to no share here. That reads the node's list of processes, so
-it happens once for each share that was lent memory by an earlier arbiter. Pods choose how many processes and mappings
-there are to read, so threads read them, and not for long.
+it happens once for each share that was lent memory by an earlier arbiter. Pods determine the
+number of processes and mappings, so threads read them, for a bounded time.
 """
 
 from __future__ import annotations
@@ -37,11 +37,7 @@ class Orphans:
     """The orphaned processes, inside a running event loop. identify: returns the container of a process."""
 
     def __init__(
-        self,
-        ledgers: ShareLedgers,
-        *,
-        identify: Callable[[int], Container | Refusal],
-        proc: Path = kernel_process.PROC,
+        self, ledgers: ShareLedgers, *, identify: Callable[[int], Container | Refusal], proc: Path = kernel_process.PROC
     ) -> None:
         self._ledgers = ledgers
         self._identify = identify

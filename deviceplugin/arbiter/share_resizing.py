@@ -188,9 +188,7 @@ class ShareResizer:
         if searched:
             self.orphans.search(set(searched.values()))
         self._origin_known |= searched.keys()
-        self._origin_known |= {
-            place for place, lent_bytes in targets.items() if lent_bytes > there[place][1].memory_bytes
-        }
+        self._origin_known |= {place for place, lent in targets.items() if lent > there[place][1].memory_bytes}
 
     def _apply_to(self, share: ShareLedger, node: GpuNode, entry: Allocation, target_bytes: int) -> bool:
         """Apply the allocation to one share. Return whether its memory limit is as it should be."""
@@ -244,7 +242,7 @@ class ShareResizer:
     def _unenforced_bytes(
         self, entry: Allocation, position: int, ledger: ShareLedger | None, before: Resize | None
     ) -> int:
-        """Return the bytes that the share may hold although no limit of ours allows it; 0 if it does not.
+        """Return the bytes that the share may hold although none of gpushare's limits allows it; 0 if it does not.
 
         That is after a loss: of a record, or of a loan, when the GPUNode was restored to an earlier state.
         """

@@ -122,8 +122,7 @@ def find(container: Container, *, pods: Iterable[PodJson], node: GpuNode | None)
             Missing.CONTAINER,
             f"the status of the pod {namespace}/{name} does not list the container {container.container_id} yet",
         )
-    # If the pod has only one share, an unnamed container belongs to it: no other container gets the library and the
-    # socket.
+    # If the pod has only one share, an unnamed container belongs to it: no other one gets the library and the socket.
     for position, share in enumerate(entry.shares):
         if called is None or called in share.containers:
             # Lent memory is left out: the arbiter raises the limit once it knows what the GPUNode says now.

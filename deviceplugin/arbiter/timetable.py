@@ -98,9 +98,7 @@ class _GpuTimetable:
         for part in sorted(self.waiting.values(), key=lambda waiting: (-waiting.least, waiting.key)):
             if not filled:
                 return None
-            gap, parts = max(
-                filled, key=lambda candidate: candidate[0].permille - sum(other.least for other in candidate[1])
-            )
+            gap, parts = max(filled, key=lambda each: each[0].permille - sum(other.least for other in each[1]))
             if gap.permille < part.least + sum(other.least for other in parts):
                 return None
             parts.append(part)

@@ -58,7 +58,7 @@ class Auditor:
     gpus: with modes, and MIG devices in place of GPUs that are cut for shares. node: the GPUNode as last seen; None
     while unknown. pods: the node's pods. warn: sends an Event with this reason and note about the GPUNode and, by
     namespace and name, a pod. changed: called when `conditions` change. driver_limits: the driver's memory limits. mps:
-    the MPS daemons of shares; mps_pids returns the PIDs of all of ours. parents: the GPU of each MIG device.
+    the MPS daemons of shares; mps_pids: the PIDs of gpushare's MPS daemons. parents: the GPU of each MIG device.
     killed_clients: gets changed pods elsewhere; None if a killed MPS client does not affect the others.
     end_unlimited: whether to kill processes of share containers that bypass their limits.
     """

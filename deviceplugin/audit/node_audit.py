@@ -205,9 +205,7 @@ def to_json(
                 "index": gpu.index,
                 "mode": str(gpu.mode),
                 "memoryEnforcement": str(gpu.memory_enforcement),
-                "processes": [
-                    _process_json(process) for process in audit.processes if gpu_of(process.process.gpu) == uuid
-                ],
+                "processes": [_process_json(each) for each in audit.processes if gpu_of(each.process.gpu) == uuid],
             }
             for uuid, gpu in {gpu_of(gpu.uuid): gpu for gpu in audit.gpus}.items()
         ],
@@ -235,9 +233,7 @@ def condition(audit: NodeAudit) -> Condition:
     blind = [problem.sentence for problem in audit.problems if problem.blind]
     if blind:
         return Condition(kind, "Unknown", "AuditIncomplete", "; ".join(blind))
-    return Condition(
-        kind, "True", "Audited", "; ".join((ALL_LIMITED, *(problem.sentence for problem in audit.problems)))
-    )
+    return Condition(kind, "True", "Audited", "; ".join((ALL_LIMITED, *(each.sentence for each in audit.problems))))
 
 
 def process_sentence(audit: NodeAudit, audited: AuditedProcess) -> str:

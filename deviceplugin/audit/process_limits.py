@@ -154,8 +154,7 @@ class _Processes:
             return LimitState.UNLIMITED, NO_LIBRARY if process.with_library is False else NOT_REGISTERED
         if tenant is None:
             return LimitState.FOREIGN, process.outside + MAY_DEPRIVE_SHARES
-        # A pod's status lags a second behind its containers, but pods and allocations are known before a container
-        # starts.
+        # A pod's status lags a second behind its containers, but pods and allocations are known before they start.
         late = isinstance(tenant, NotYet) and tenant.missing is Missing.CONTAINER
         return (LimitState.UNJUDGED if late or self._node is None else LimitState.FOREIGN), tenant.reason
 

@@ -1,7 +1,7 @@
 """Denies the devices to unregistered processes of pods with shares, before their containers are created.
 
 The program is attached to the pod's cgroup rather than the container's, which does not exist yet, and where container
-runtimes attach and replace programs of their own. If another container of the pod may have whole GPUs, whose programs
+runtimes attach and replace their own programs. If another container of the pod may have whole GPUs, whose programs
 do not register, that would take these away: such a pod is left out, and named in the condition.
 
 Program and map are pinned in the bpf file system. So the next agent finds the registered processes, and replaces the
@@ -129,8 +129,7 @@ def _load(bpf_root: Path, cgroup_root: Path, majors: Collection[int], offsets: p
     if before is not None and kernel.identity(before)[1] == kernel.identity(loaded)[1]:
         os.close(loaded)
         return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=before, before=None)
-    # Pin it at once, while the previous one is still attached: if the agent ends here, two equal programs stay
-    # attached.
+    # Pin it at once, while the previous one is attached: if the agent ends here, two equal programs stay attached.
     (kept / PINNED_PROGRAM).unlink(missing_ok=True)
     kernel.pin(loaded, kept / PINNED_PROGRAM)
     return DenialProgram(cgroup_root, map_descriptor=descriptor, loaded=loaded, before=before)

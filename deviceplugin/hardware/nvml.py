@@ -1,4 +1,4 @@
-"""The GPUs as the driver describes them, and the driver for the event loop.
+"""The GPUs as the driver describes them, and asynchronous calls of the driver.
 
 A GPU that has fallen off the bus answers nothing, not even its UUID, so unreadable GPUs are reported by index next to
 the readable ones. NVML looks for GPUs only when it is initialised, so a lost GPU is found again by reinitialising NVML.

@@ -80,7 +80,7 @@ class MigState(enum.StrEnum):
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class MigPlan:
-    """A plan for one GPU, or the result of a run. state: AS_WANTED if the GPU is so once the steps are done.
+    """A plan for one GPU, or the result of a run. state: AS_WANTED if steps or run give it its devices.
 
     reason: a sentence in all other states. in_the_way: UUIDs of MIG devices or the GPU. changed: whether the run has
     changed MIG devices.

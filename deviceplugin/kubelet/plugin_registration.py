@@ -166,8 +166,7 @@ class Registration:
         self._servicer = plugin_service.DevicePlugin(self._served, self._advertised)
         server = grpc.aio.server()
         services.add_DevicePluginServicer_to_server(self._servicer, server)  # type: ignore[no-untyped-call]
-        # Use a private name: when the server stops, gRPC unlinks this path, even if it belongs to another server by
-        # then.
+        # Use a private name: when the server stops, gRPC unlinks this path, even if another server has it by then.
         private = self._socket.with_name(f".{secrets.token_hex(4)}.sock")
         server.add_insecure_port(f"unix:{private}")
         private.replace(self._socket)

@@ -192,7 +192,8 @@ class Arbiter:
         for identity, entry in there.items():
             # Invalid allocations may hold the memory that is free otherwise, so nothing is lent.
             if node.unread or closed.intersection(entry.gpu_uuids):
-                there[identity] = _without_memory_limits(entry)
+                shares = tuple(dataclasses.replace(share, memory_limit_bytes=None) for share in entry.shares)
+                there[identity] = dataclasses.replace(entry, shares=shares)
         for gone in self._entries.keys() - there.keys():
             self.channel.send(messages.AllocationGone(gone))
         for identity, entry in there.items():
@@ -309,11 +310,6 @@ class Arbiter:
             self.channel.send(messages.Identified(container, tenant, gpus=sizes))
         else:
             self.channel.send(messages.Identified(container, None, str(tenant)))
-
-
-def _without_memory_limits(entry: Allocation) -> Allocation:
-    shares = tuple(dataclasses.replace(share, memory_limit_bytes=None) for share in entry.shares)
-    return dataclasses.replace(entry, shares=shares)
 
 
 def _set(asked: asyncio.Future[_Answer], answer: _Answer) -> None:

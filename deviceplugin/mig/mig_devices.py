@@ -20,15 +20,7 @@ from typing import Final
 
 from deviceplugin.hardware import nvml_call, nvml_mig
 from deviceplugin.hardware.nvml import Driver
-from deviceplugin.hardware.partitioner import (
-    Create,
-    CreatePart,
-    Destroy,
-    DestroyPart,
-    Partitioner,
-    SetMode,
-    Step,
-)
+from deviceplugin.hardware.partitioner import Create, CreatePart, Destroy, DestroyPart, Partitioner, SetMode, Step
 from deviceplugin.host import records
 from deviceplugin.mig import cut_plan
 from deviceplugin.mig.cut_plan import CutDevice
@@ -169,9 +161,7 @@ class MigShares:
         """Whether a GPU is in MIG mode because of shares only: it counts as whole, as it can become that again."""
         cuts = self._record.get(uuid)
         places = {(cut.profile, cut.start) for cut in cuts or ()}
-        return cuts is not None and all(
-            (str(device.profile.gpu_instance), device.start) in places for device in devices
-        )
+        return cuts is not None and all((str(each.profile.gpu_instance), each.start) in places for each in devices)
 
     def as_devices(self, node: GpuNode) -> GpuNode:
         """Return the node as its processes see it: see `cut_plan.as_devices`."""

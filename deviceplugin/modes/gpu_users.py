@@ -101,9 +101,7 @@ class GpuUsers:
         # Forget allocations that were made before the query and are listed now. The kubelet frees a device before it
         # allocates it again, so its list is about the same container.
         listed = {(container.resource, identity) for container in self.held for identity in container.device_ids}
-        self._just_given = {
-            device: at for device, at in self._just_given.items() if at >= asked_at or device not in listed
-        }
+        self._just_given = {uuid: at for uuid, at in self._just_given.items() if at >= asked_at or uuid not in listed}
         return ""
 
     async def users(
@@ -156,7 +154,7 @@ class GpuUsers:
         }
 
     def user(self, pid: int, own_pids: frozenset[int]) -> pod_resources.GpuUser | None:
-        """Return the process, or None if it has ended or is an MPS process of ours.
+        """Return the process, or None if it has ended or is one of gpushare's MPS processes.
 
         Our processes are recognized by PID only: a process in a pod could take their name.
         """

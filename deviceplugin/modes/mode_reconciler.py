@@ -271,10 +271,6 @@ class ModeReconciler:
             name = self._checkpoint.current.name or "without a name"
             self._events.record(contract.EVENT_CONFIG_APPLIED, f"configuration {name} is in force on every GPU")
 
-    def _configured_partitions(self, uuid: str) -> int:
-        wanted = self._wanted.get(uuid)
-        return wanted.sm_partitions if wanted is not None else 0
-
     def republish(self) -> None:
         """Publish newly observed GPUs, even while a step waits for a driver that hangs."""
         if self._state.published.is_set():
@@ -285,7 +281,8 @@ class ModeReconciler:
         in_force, hardware, failed = self._checkpoint.gpus, self._observed.hardware_gpus, self._setup.failed
         # A GPU whose setup failed is not offered, even if the checkpoint says it is in force.
         ready = {uuid: assignment for uuid, assignment in in_force.items() if uuid not in failed}
-        able = [self._with_isolations(gpu, self._configured_partitions(gpu.uuid)) for gpu in hardware]
+        partitions = {uuid: wanted.sm_partitions for uuid, wanted in self._wanted.items()}
+        able = [self._with_isolations(gpu, partitions.get(gpu.uuid, 0)) for gpu in hardware]
         gpus = transition.gpus_with_modes(self._observed.seen.gpus, in_force, self._wanted, self._closed, able)
         if self._borrows:
             gpus = tuple(dataclasses.replace(gpu, owner=self._owner_of(gpu.uuid)) for gpu in gpus)

@@ -52,7 +52,7 @@ class SetUpPart:
 
 
 class ModeSetup:
-    """Sets up all parts of GPUs. failed: by UUID, why that, or tearing down, failed. ready: UUIDs of the others."""
+    """Sets up all parts of GPUs. failed: by UUID, why the set-up or its removal failed. ready: UUIDs of the others."""
 
     def __init__(self, *parts: SetUpPart, clock: Callable[[], float] = time.monotonic) -> None:
         self._parts, self._clock = parts, clock

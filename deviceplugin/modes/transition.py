@@ -154,9 +154,7 @@ def advertised(
     if not closed:
         return devices
     shut = {device.device for listed in offered.values() for device in listed if device.gpu in closed} | set(closed)
-    return {
-        name: advertisement.closed(listed, gpus=shut, in_use=in_use.get(name, ())) for name, listed in devices.items()
-    }
+    return {name: advertisement.closed(own, gpus=shut, in_use=in_use.get(name, ())) for name, own in devices.items()}
 
 
 def config_status(

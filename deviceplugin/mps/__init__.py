@@ -5,5 +5,6 @@ pipe           a daemon's pipe directory, where clients write, and the daemon's 
 supervisor     runs NVIDIA's program, here or through the keeper: a process in another container
 sm_partitions  the static SM partitions of a GPU, and which share has which
 shares         the daemons of GPUs whose shares have the isolation mps
-daemons        the daemons of the node: started, supervised, stopped
+daemon         the daemon of one GPU: started, supervised, stopped
+daemons        the daemons of the node, by GPU
 """

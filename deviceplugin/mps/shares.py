@@ -1,8 +1,8 @@
 """The MPS daemons of GPUs whose shares have the isolation mps: from a GPU's first such share to its last.
 
 The ledger decides, so an agent that restarts finds the same daemons wanted. It takes running ones over, because the end
-of a daemon ends all its clients. A daemon that may have clients is not stopped, whatever the ledger says: a deleted
-GPUNode comes back without its allocations.
+of a daemon ends all its clients. A daemon that may have clients is not stopped, even if the ledger has no share: a
+deleted GPUNode comes back without its allocations.
 """
 
 from __future__ import annotations
@@ -159,7 +159,8 @@ class MpsShares:
         """Return why a GPU gets no new client now, as a clause; "" if it does, or if it has no daemon yet."""
         if not self._daemons.knows(uuid):
             return ""
-        failed = self._recent_failures(uuid)
+        counted = self._failures.get(uuid, [])
+        failed = counted[-1][1] - counted[0][1] if counted else 0
         if failed >= MAX_SERVER_FAILURES:
             return f"its servers failed {failed} times within {WINDOW_SECONDS:.0f} s, with all their clients"
         return self._daemons.problem(uuid)
@@ -244,10 +245,6 @@ class MpsShares:
         counted.append((now, count))
         while counted[0][0] < now - WINDOW_SECONDS:
             del counted[0]
-
-    def _recent_failures(self, uuid: str) -> int:
-        counted = self._failures.get(uuid, [])
-        return max(0, counted[-1][1] - counted[0][1]) if counted else 0
 
 
 def _gpus_with_clients(node: GpuNode) -> frozenset[str]:

@@ -167,10 +167,7 @@ Advertisement = Mapping[str, tuple[AdvertisedDevice, ...]]
 
 
 def of_shares(
-    gpus: Iterable[Gpu],
-    *,
-    usable: Allocatable | None = None,
-    in_use: Mapping[str, Collection[str]] | None = None,
+    gpus: Iterable[Gpu], *, usable: Allocatable | None = None, in_use: Mapping[str, Collection[str]] | None = None
 ) -> Advertisement:
     """Return the counters of a node with these GPUs; empty lists if none of them takes shares.
 
@@ -181,10 +178,7 @@ def of_shares(
     units = usable if usable is not None else allocatable(fractional, None, ())
     return {
         name: _advertised_counters(
-            name,
-            healthy=units[name],
-            listed=sum(map(PER_GPU[name], fractional)),
-            in_use=(in_use or {}).get(name, ()),
+            name, healthy=units[name], listed=sum(map(PER_GPU[name], fractional)), in_use=(in_use or {}).get(name, ())
         )
         for name in COUNTERS
     }
@@ -254,6 +248,4 @@ def _advertised_counters(
     free = free[: max(0, len(free) - len(foreign))]
     advertised = held | set(free)
     well = held | set(free[: max(0, healthy - len(held))])
-    return tuple(
-        AdvertisedDevice(identity, identity in well) for identity in (*ours, *foreign) if identity in advertised
-    )
+    return tuple(AdvertisedDevice(name, name in well) for name in (*ours, *foreign) if name in advertised)

@@ -1,4 +1,4 @@
-"""Which container has which devices, from the kubelet's pod-resources API and its checkpoint, and who uses each GPU.
+"""The devices of containers, from the kubelet's pod-resources API and its checkpoint, and the users of each GPU.
 
 The kubelet does not report when a device becomes free, so the agent queries it again whenever that matters. While the
 kubelet is down its API does not answer, and just after its start it lists no devices. In that moment the kubelet admits

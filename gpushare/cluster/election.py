@@ -302,7 +302,7 @@ class Election:
             self._log(logging.WARNING, "Could not release the Lease", err=str(error) or "no answer in time")
 
     async def _release(self) -> bool:
-        """Whether the Lease is no longer ours; False if it changed meanwhile."""
+        """Release the Lease if this process holds it; return False if it changed meanwhile."""
         lease_object = await self._api.get(self._path)
         if read(lease_object, timing=self._timing).holder != self._me:
             return True

@@ -190,7 +190,7 @@ def network_errors(request: HttpRequest) -> Iterator[None]:
 
 
 def was_reset(error: api_errors.Unavailable) -> bool:
-    """Whether the connection broke under the call, as an idle one does that the peer has closed."""
+    """Whether the connection broke during the call, which happens if the peer has closed an idle connection."""
     cause = error.__cause__
     if isinstance(cause, aiohttp.ClientConnectorError) and isinstance(cause.os_error, ConnectionResetError):
         return True  # during the TLS handshake, where asyncio sets no errno

@@ -70,7 +70,7 @@ class ActiveConfig:
 # overwrite the administrator's.
 BUILT_IN: Final = ActiveConfig("default", "sharing: {fractional: {resources: [{name: nvidia.com/gpu}]}}\n")
 BUILT_IN_EXCLUSIVE: Final = ActiveConfig("exclusive", "version: v1\n")
-# Of a node with BORROW_LABEL, whatever the ConfigMap has. It stays in force when the label goes, unless another label
+# Of a node with BORROW_LABEL, regardless of the ConfigMap. It stays in force when the label goes, unless another label
 # names a configuration: the GPUs may still be the other device plugin's.
 BORROWED: Final = ActiveConfig("borrowed", BUILT_IN.text)
 BUILT_INS: Final[Mapping[str, ActiveConfig]] = {config.name: config for config in (BUILT_IN, BUILT_IN_EXCLUSIVE)}

@@ -111,14 +111,14 @@ def effective(
     `--flag value` or, for booleans, `--flag`; other options are ignored.
     """
     values = {flag.key: flag.default for flag in FLAGS} | dict(file)
-    values |= _from_environment(environment or {}) | _from_arguments(arguments)
+    values |= by_hand(arguments, environment)
     values["nvidiaDevRoot"] = values["nvidiaDevRoot"] or values["nvidiaDriverRoot"]
     return values
 
 
-def keys_set(arguments: Sequence[str], environment: Mapping[str, str]) -> frozenset[str]:
-    """Return the keys that the command line or the environment sets."""
-    return frozenset(_from_environment(environment) | _from_arguments(arguments))
+def by_hand(arguments: Sequence[str], environment: Mapping[str, str] | None) -> dict[str, FlagValue]:
+    """Return the values that the environment or the command line sets, by key."""
+    return _from_environment(environment or {}) | _from_arguments(arguments)
 
 
 def _from_environment(environment: Mapping[str, str]) -> dict[str, FlagValue]:

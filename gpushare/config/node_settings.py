@@ -66,7 +66,7 @@ def effective(
     mode, so the two do not conflict. A file that partitions GPUs without `migStrategy` means `mixed`.
     """
     values = values_of(config, arguments=arguments, environment=environment)
-    by_hand = config.flags.values.keys() | flags.keys_set(arguments, environment or {})
+    by_hand = config.flags.values.keys() | flags.by_hand(arguments, environment)
     # Without a root, the agent's own is meant, which NVIDIA's plugin lacks.
     rooted = values | {"mpsRoot": values["mpsRoot"] or OWN_MPS_ROOT}
     check_settings(rooted, strategy=config.sharing.strategy if strict else ReplicaStrategy.NONE, has_nvml=has_nvml)

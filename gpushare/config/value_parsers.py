@@ -1,4 +1,4 @@
-"""Parses the values of a configuration that have a form of their own: durations, resource names, devices."""
+"""Parses the values of a configuration that have a special form: durations, resource names, devices."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Runs a daemon from its first to its last moment: the event loop, logs, and garbage collection.
 
-The exit code is 0 if the daemon was told to stop (SIGTERM, SIGINT) and has drained. It is 1, with a logged error, if
+The exit code is 0 after SIGTERM or SIGINT, once the daemon has drained. It is 1, with a logged error, if
 anything ends that should go on: a dead background task must not leave a process that looks alive and does nothing.
 
 Logs are JSON, one line each, on stderr, with the keys of Kubernetes' own components: `ts`, `v` (the level), `msg`,

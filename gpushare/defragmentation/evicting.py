@@ -54,12 +54,8 @@ class Budgets:
 
 def eviction(namespace: str, name: str, **preconditions: str) -> dict[str, Any]:
     """Return the Eviction of a pod, with preconditions: `uid`, `resourceVersion`."""
-    return {
-        "apiVersion": "policy/v1",
-        "kind": "Eviction",
-        "metadata": {"namespace": namespace, "name": name},
-        "deleteOptions": {"preconditions": preconditions},
-    }
+    kind = {"apiVersion": "policy/v1", "kind": "Eviction", "metadata": {"namespace": namespace, "name": name}}
+    return {**kind, "deleteOptions": {"preconditions": preconditions}}
 
 
 def protected(manifest: pod.PodJson, *, max_priority: int) -> str:

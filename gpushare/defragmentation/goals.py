@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
 from gpushare import contract, errors, pod, quantity
 from gpushare.defragmentation import evicting
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Departure, Movable
-from gpushare.defragmentation.moves import DefragPlan, DefragStep, MoveSimulator
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, MoveSimulator, Waiting
 from gpushare.placement import Placement
 from gpushare.refusal import Refusal
 from gpushare.whatif import world as worlds
@@ -19,12 +19,7 @@ _HOLES = (100, 75, 50, 25)  # percent of a GPU, compute and memory
 
 
 def make_room(
-    world: World,
-    wanted: Sequence[tuple[str, RequestingPod]],
-    budgets: Budgets,
-    *,
-    stay: bool = True,
-    moves_cpu_only: bool = False,
+    world: World, wanted: Waiting, budgets: Budgets, *, stay: bool = True, moves_cpu_only: bool = False
 ) -> DefragPlan:
     """Make room for each of these pods in turn, with the fewest moves; the world is left as the plan leaves it.
 
@@ -105,11 +100,11 @@ def empty_nodes(world: World, budgets: Budgets, *, max_moves: int) -> DefragPlan
 
     for name in sorted((name for name in world.usable() if world.views[name].node.allocations), key=cost):
         node, mark = world.views[name].node, simulator.mark
-        if len(node.allocations) > max_moves or not all(movable.get(name, entry) for entry in node.allocations):
+        movers = tuple(filter(None, (movable.get(name, entry) for entry in node.allocations)))
+        if len(node.allocations) > max_moves or len(movers) < len(node.allocations):
             continue
         empty = {other for other in world.usable() if not world.views[other].node.allocations}
         uuids = tuple(gpu.uuid for gpu in node.gpus if gpu.takes_shares)
-        movers = tuple(mover for entry in node.allocations if (mover := movable.get(name, entry)))
         moves = simulator.leave(Departure(name, uuids, movers))
         if moves is None or any(move.nodes[1] in empty for move in moves):
             simulator.undo(mark)

@@ -111,10 +111,8 @@ class Movable:
         """Return the movable pods on a node's usable GPUs. busy: IDs of allocations to leave out."""
         known = self.world.views[node].node
         usable = {gpu.uuid for gpu in known.gpus if gpu.takes_shares}
-        there = (
-            entry for entry in known.allocations if entry.id not in busy and not usable.isdisjoint(entry.gpu_uuids)
-        )
-        return [mover for entry in there if (mover := self.get(node, entry))]
+        held = (entry for entry in known.allocations if entry.id not in busy and not usable.isdisjoint(entry.gpu_uuids))
+        return [mover for entry in held if (mover := self.get(node, entry))]
 
     def cpu_only(self, node: str, busy: Collection[str] = ()) -> list[Mover]:
         """Return the movable CPU-only pods that are still on a node, those with the most CPU first."""
@@ -168,10 +166,8 @@ def stands_for_cpu_only(entry: Allocation) -> bool:
 def options(movable: Movable, asked: RequestingPod, busy: Collection[str] = ()) -> list[Departure]:
     """Return the options to make room on each node: the fewest moves first, then the least compute and memory moved.
 
-    There are none for requests without exactly one demand. busy: IDs of allocations that the plan moves anyway.
+    busy: IDs of allocations that the plan moves anyway.
     """
-    if len(asked.request.demands) != 1:
-        return []
     world, shape = movable.world, (asked.request, movable.world.host(asked.manifest))
     fits, has_other_room = world.node_filter(asked.manifest), world.node_filter(asked.manifest, ignores_host=True)
 
@@ -196,12 +192,13 @@ def departures(
     busy: Collection[str] = (),
     cost: Cost = lambda _: 0.0,
 ) -> Iterator[Departure]:
-    """Yield the sets of at most `most` pods without which a pod with one demand has room on the node.
+    """Yield the sets of at most `most` pods without which the pod has room on the node; none if it has several demands.
 
     movers: the pods with a share that may leave it; CPU-only pods other than `busy` may, too.
     """
     request, host = shape
-    for variant in isolation.variants(request, movable.world.profile.isolation):
+    kinds = isolation.variants(request, movable.world.profile.isolation) if len(request.demands) == 1 else ()
+    for variant in kinds:
         yield from _departures(movable, node, (variant, host), movers, most, busy=busy, cost=cost)
 
 
@@ -275,10 +272,8 @@ def _covers(amounts: Sequence[tuple[int, int]], lacking: tuple[float, float]) ->
 def _smallest_sets(movers: Sequence[Mover], sizes: Iterable[int], enough: Callable[[Set], bool]) -> Iterator[Set]:
     """Yield the subsets for which `enough` holds, all of the first of these sizes that has any."""
     for size in sizes:
-        found = False
-        for chosen in itertools.combinations(movers, size):
-            if enough(chosen):
-                found = True
-                yield chosen
-        if found:
+        found = filter(enough, itertools.combinations(movers, size))
+        for first in found:
+            yield first
+            yield from found
             return

@@ -24,6 +24,7 @@ from gpushare.whatif.requesting_pod import RequestingPod
 _MAX_TRIES: Final = 200  # of options whose pods all find a place at once, for one share; and of others, for a plan
 _MAX_INSPECTED: Final = 50_000  # GPUs inspected for pods that make room for others, for a plan
 Closed = tuple[tuple[str, str], ...]  # node and UUID of cordoned GPUs
+Waiting = Sequence[tuple[str, RequestingPod]]  # pods by unique names
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -118,13 +119,10 @@ class MoveSimulator:
         changed = {*before}.symmetric_difference(self.closed)
         views = [self._world.views[name] for name in dict.fromkeys(node for node, _ in changed)]
         for view in views:
-            name = view.node.name
-            known = (
-                dataclasses.replace(gpu, cordoned=(name, gpu.uuid) in self.closed)
-                if (name, gpu.uuid) in changed
-                else gpu
-                for gpu in view.node.gpus
-            )
+            known = list(view.node.gpus)
+            for place, gpu in enumerate(known):
+                if (key := (view.node.name, gpu.uuid)) in changed:
+                    known[place] = dataclasses.replace(gpu, cordoned=key in self.closed)
             self._world.put(NodeView.from_node(dataclasses.replace(view.node, gpus=tuple(known))))
 
         def undo() -> None:
@@ -172,10 +170,8 @@ class MoveSimulator:
         """Try options with exactly `most` moves, then smaller ones whose spare moves make room for pods that leave."""
         for option in sorted(options, key=lambda option: len(option.leaving) != most):
             spare = most - len(option.leaving)
-            if spare < 0:
-                continue
-            self._tries[spare > 0] += 1
-            if self._tries[spare > 0] > _MAX_TRIES:
+            self._tries[spare > 0] += spare >= 0
+            if spare < 0 or self._tries[spare > 0] > _MAX_TRIES:
                 continue
             # With several GPUs, one that is free already may take a pod of another, if enough is left afterwards.
             for to_the_end in (True, False)[: len(option.uuids)]:

@@ -18,9 +18,8 @@ from gpushare import isolation, pod
 from gpushare.defragmentation import evicting, leaving
 from gpushare.defragmentation.evicting import Budgets
 from gpushare.defragmentation.leaving import Departure, Movable, Mover, Shape
-from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move, MoveSimulator
+from gpushare.defragmentation.moves import DefragPlan, DefragStep, Move, MoveSimulator, Waiting
 from gpushare.placement import NodeView
-from gpushare.whatif.requesting_pod import RequestingPod
 from gpushare.whatif.world import World
 
 MIN_GAIN = 0.02  # GPUs per move: a smaller gain is not worth a move
@@ -34,7 +33,6 @@ _MAX_FAILED: Final = 200  # consecutive failed simulations before the search end
 # a short chain may use up the one that a longer chain needs.
 _THRIFT: Final = (0.0, 0.5, 1.0)  # ties go to the last
 _SAME: Final = 1e-9
-Waiting = Sequence[tuple[str, RequestingPod]]
 
 
 def plan(
@@ -42,7 +40,7 @@ def plan(
 ) -> DefragPlan:
     """Plan at most `max_moves` moves, and the gated pods that they admit; the world is left as the plan leaves it.
 
-    waiting: pods by unique names. moves_cpu_only: CPU-only pods may be moved, too.
+    moves_cpu_only: CPU-only pods may be moved, too.
     """
 
     def planner(thrift: float) -> _Planner:
@@ -146,8 +144,6 @@ class Chains:
         for name, movers in by_node.items():
             best: dict[frozenset[Mover], Chain] = {}
             for shape, gpus in waiting.items():
-                if len(shape[0].demands) != 1:
-                    continue
                 for way in leaving.departures(self._movable, name, shape, movers, min(most, _MAX_OPENING), cost=cost):
                     freed = sum(mover.percent for mover in way.leaving) / 100 - cost(way.leaving)
                     chain = Chain((way,), (_ADMITTED - 1) * gpus + freed)

@@ -91,7 +91,7 @@ def named(wanted: Mapping[str, int]) -> Wanted:
 
 
 def config_error(geometry: Geometry, wanted: Mapping[str, int] | None) -> str | None:
-    """Return why a GPU cannot have these, as a sentence; None if it can."""
+    """Return why a GPU cannot have these instances, as a sentence; None if it can."""
     try:
         parted.read_wanted(wanted)
     except parted.PartedError as error:

@@ -239,9 +239,7 @@ class NodeIndex(dict[str, NodeSpec]):
 
     def matching(self, terms: tuple[selectors.NodeTerm, ...]) -> Rows:
         """Return the nodes that match any of the terms."""
-        return union(
-            self.labels.matching(term.labels) & self._names.matching(term.names) for term in dict.fromkeys(terms)
-        )
+        return union(self.labels.matching(term.labels) & self._names.matching(term.names) for term in {*terms})
 
     def tolerated(self, shape: PodKey, *, declared_only: bool = False) -> Rows:
         """Return the nodes whose taints the pod tolerates. declared_only: only those of the Node's spec count."""

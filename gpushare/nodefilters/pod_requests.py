@@ -76,9 +76,7 @@ class _Held:
         entries = [*(status.get("containerStatuses") or []), *(status.get("initContainerStatuses") or [])]
         self.containers: Mapping[str, Any] = {str(entry.get("name")): entry for entry in entries}
         self.of_pod: Mapping[str, Any] | None = status if status.get("resources") is not None else None
-        pending = [
-            condition for condition in status.get("conditions") or [] if condition.get("type") == "PodResizePending"
-        ]
+        pending = [each for each in status.get("conditions") or [] if each.get("type") == "PodResizePending"]
         self._is_infeasible = bool(pending) and pending[0].get("reason") == "Infeasible"
 
     def effective(self, asked: Mapping[str, int], status: Mapping[str, Any]) -> dict[str, int]:

@@ -237,9 +237,7 @@ class SchedulerCache:
         if spec is None or spec.allocatable is None:
             return None
         there, has = self.info(node), spec.allocatable
-        cpu, memory = (
-            has.get(name, 0) - there.amounts.get(name, 0) for name in (pod_requests.CPU, pod_requests.MEMORY)
-        )
+        cpu, memory = (has.get(key, 0) - there.amounts.get(key, 0) for key in (pod_requests.CPU, pod_requests.MEMORY))
         return cpu, memory, has.get(pod_requests.PODS, 0) - there.count
 
     def node_filter(self, shape: PodKey, relations: PodAffinity, *, itself: Hashable = None) -> NodeFilter:

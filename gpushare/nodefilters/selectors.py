@@ -67,9 +67,7 @@ class Selector:
 
     def matches(self, labels: Labels) -> bool:
         """Whether an object with these labels is selected."""
-        return not self.is_void and all(
-            requirement.holds(labels.get(requirement.key)) for requirement in self.requirements
-        )
+        return not self.is_void and all(each.holds(labels.get(each.key)) for each in self.requirements)
 
     def with_requirements(self, *more: Requirement) -> Selector:
         """Return this selector with further requirements."""

@@ -82,11 +82,7 @@ _NAMED = 8  # more names are no help in a command
 
 
 def names(all_of_them: Sequence[str], placeholder: str) -> str:
-    """Return names for a command line: all of them, or the placeholder if there are many or one is not a valid object
-    name.
-
-    A saved object may have any name, and a shell would execute it.
-    """
+    """Return names for a command line, or the placeholder if there are many, or one that a shell might execute."""
     plain = all(_NAME.fullmatch(name) for name in all_of_them)
     return " ".join(all_of_them) if plain and len(all_of_them) <= _NAMED else placeholder
 

@@ -56,7 +56,7 @@ def _labelled(facts: ClusterFacts) -> Iterator[Finding]:
         found = f"{counted(others)} with GPUs but without a label that selects the agent"
         remedy = "label the nodes whose GPUs gpushare is to share"
         command = f"kubectl label node {names(named, 'NODE...')} {_selecting_label(facts)}"
-        # Another device plugin serves them, so somebody may want it that way.
+        # Another device plugin serves them, which may be intended.
         severity = Severity.INFO if all(map(_advertises_gpus, others)) else Severity.WARNING
         yield Finding(severity, found, subjects(others), remedy, (command,))
     elif not chosen:

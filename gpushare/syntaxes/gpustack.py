@@ -24,9 +24,7 @@ _PROFILE: Final = f"{_PARTITIONED}.mig-"
 _VISIBILITY: Final = "device.gpustack.ai/nvidia.visibility"
 _SHARES_PER_GPU: Final = 10
 
-MARKS: Final = Marks(
-    resources=(_SHARED, _SLICED, f"{_SLICED}.", _PARTITIONED, f"{_PARTITIONED}.", _VISIBILITY),
-)
+MARKS: Final = Marks(resources=(_SHARED, _SLICED, f"{_SLICED}.", _PARTITIONED, f"{_PARTITIONED}.", _VISIBILITY))
 
 
 def read(manifest: PodJson) -> Spelling:

@@ -41,11 +41,7 @@ _DOMAIN: Final = "hami.io/"
 _RESULTS: Final = ("hami.io/vgpu-", "hami.io/bind-")  # its scheduler writes annotations that begin so
 _GPU_POLICY, _NODE_POLICY = "hami.io/gpu-scheduler-policy", "hami.io/node-scheduler-policy"
 _POLICIES: Final[Mapping[str, str]] = {"binpack": "pack", "spread": "spread"}
-_MODES: Final[Mapping[str, Isolation]] = {
-    "hami-core": Isolation.ARBITER,
-    "mps": Isolation.MPS,
-    "mig": Isolation.MIG,
-}
+_MODES: Final[Mapping[str, Isolation]] = {"hami-core": Isolation.ARBITER, "mps": Isolation.MPS, "mig": Isolation.MIG}
 _CORE_POLICY: Final = "GPU_CORE_UTILIZATION_POLICY"  # an environment variable of the container
 
 MARKS: Final = Marks(

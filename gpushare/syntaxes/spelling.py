@@ -97,9 +97,7 @@ def _without_resources(container: Mapping[str, Any], own: tuple[str, ...]) -> Ma
             kept = _with_kept(kept, field, own)
     if kept == declared:
         return container
-    return {
-        key: kept if key == "resources" else value for key, value in container.items() if kept or key != "resources"
-    }
+    return {key: kept if key == "resources" else own for key, own in container.items() if kept or key != "resources"}
 
 
 def _with_kept(whole: Mapping[str, Any], field: str, own: tuple[str, ...]) -> dict[str, Any]:

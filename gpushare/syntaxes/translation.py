@@ -19,7 +19,7 @@ from gpushare.syntaxes.spelling import Marks, Spelling
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Syntax:
-    """A syntax. name: the word in labels and paths; title: as people call it; read: a pod that bears the marks."""
+    """A syntax. name: the word in labels and paths; title: its usual name; read: parses a pod that has its marks."""
 
     name: str
     title: str

@@ -236,9 +236,7 @@ def place_on(view: NodeView, request: Request, default: str) -> Placement | Refu
 
 
 def _empty_node(name: str, gpu: Gpu, gpus: int) -> GpuNode:
-    return GpuNode(
-        name, gpus=tuple(dataclasses.replace(gpu, uuid=f"{name}-{index}", index=index) for index in range(gpus))
-    )
+    return GpuNode(name, gpus=tuple(dataclasses.replace(gpu, uuid=f"{name}-{at}", index=at) for at in range(gpus)))
 
 
 def _fits(amount: int, room: int) -> bool:

@@ -147,9 +147,7 @@ def document(findings: Sequence[Finding]) -> Document:
 def names(findings: Sequence[Finding]) -> Iterator[str]:
     """Yield the subjects of warnings and blocking findings, each once; the rule, if it is about the whole cluster."""
     bad = [finding for finding in findings if finding.severity >= Severity.WARNING]
-    return iter(
-        dict.fromkeys(name for finding in bad for name in finding.subjects or (f"precondition/{finding.rule}",))
-    )
+    return iter(dict.fromkeys(name for each in bad for name in each.subjects or (f"precondition/{each.rule}",)))
 
 
 def _section(finding: Finding) -> Section:

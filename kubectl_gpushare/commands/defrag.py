@@ -33,14 +33,7 @@ NO_WAY = 2  # exit code
 )
 @click.option("--cpu-pods", "moves_cpu_only", is_flag=True, help="Also move pods without a GPU off nodes with GPUs")
 @click.option("--apply", "is_applied", is_flag=True, help="Carry out the moves, and stop at the first that fails")
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=click.FloatRange(1, 3600),
-    default=120.0,
-    metavar="SECONDS",
-    help="Time limit of one move (default: 120)",
-)
+@options.timeout(120.0, "Time limit of one move")
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)
 @options.connection(candidates.contexts)

@@ -163,7 +163,7 @@ def _gpus(origin: chosen_source.Source, name: str, chosen: options.Options) -> I
     nodes = origin.gpu_nodes(label_selector=chosen.selector, name=node)
     profile = _with_node_objects(origin, chosen_source.with_profile(origin, Snapshot(())), node)
     absent = unavailable_nodes.find(nodes, profile.node_objects)
-    every = gpu_summary.summarize(nodes, absent, profile.typical_of, kinds=profile.kinds)
+    every = gpu_summary.summarize(nodes, profile, absent)
     gpus = [gpu_summary.named(every, name)] if name else every
     owners = {owner.name: owner for owner in nodes}
     snapshot = chosen_source.with_pods(origin, nodes, node=gpus[0].node if name else "")

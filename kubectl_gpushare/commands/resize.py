@@ -33,14 +33,7 @@ _STAYS = "the request stays, and is carried out as soon as possible"
 @click.option("--memory-limit", metavar="20Gi", help="Maximum memory while the GPU has some that no share requests")
 @click.option("--wait/--no-wait", "waits", default=True, help="Wait until it is done (default), or only request it")
 @click.option("--keep", is_flag=True, help="Keep the request if it cannot be done now")
-@click.option(
-    "--timeout",
-    "timeout_seconds",
-    type=click.FloatRange(1, 3600),
-    default=60.0,
-    metavar="SECONDS",
-    help="How long to wait (default: 60)",
-)
+@options.timeout(60.0, "How long to wait")
 @click.option("--dry-run", is_flag=True, help="Print the result, and change nothing")
 @options.printed(("json", "yaml"))
 @options.namespaced(candidates.namespaces, all_namespaces=False)

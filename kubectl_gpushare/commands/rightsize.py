@@ -97,9 +97,7 @@ def command(names: tuple[str, ...], margin: str, min_observed: str, metrics: tup
         for suggestion in rightsizing.suggest(snapshot.nodes, known, rules)
         if (suggestion.namespace, suggestion.pod) in shown
     ]
-    suggestions.sort(
-        key=lambda suggestion: (gpu_summary.natural(suggestion.namespace), gpu_summary.natural(suggestion.pod))
-    )
+    suggestions.sort(key=lambda each: (gpu_summary.natural(each.namespace), gpu_summary.natural(each.pod)))
     listing = rightsize.RightsizeListing(
         suggestions, gpu_summary.names(snapshot.nodes), manifests, namespaces=not chosen.namespace
     )

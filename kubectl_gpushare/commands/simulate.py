@@ -17,13 +17,11 @@ from kubectl_gpushare.source import chosen_source
 
 
 @click.command(short_help="Simulate how pods from files or a trace would be placed, as a table and a plot")
-@click.option(
+@options.file(
     "filenames",
     "-f",
     "--filename",
     multiple=True,
-    type=click.Path(),
-    metavar="FILE",
     help="Pods or workloads, in JSON or YAML, that arrive one after the other; may be repeated",
 )
 @click.option(

@@ -76,8 +76,7 @@ class TreeActions:
         if kind != "pod":
             raise plugin_errors.PluginError("why explains a pod: select one")
         return PageRequest(
-            self.typed("why", *_pod_words(name)),
-            lambda: why.explained(self._source(), self.chosen, f"pod/{name}")[0](),
+            self.typed("why", *_pod_words(name)), lambda: why.explained(self._source(), self.chosen, f"pod/{name}")[0]()
         )
 
     def describe(self, row: TreeRow) -> PageRequest:
@@ -167,7 +166,7 @@ class TreeActions:
         return TreeAction(("resize", *_pod_words(name)), " ".join(flags), allowed, plan, do)
 
     def typed(self, *words: str) -> str:
-        """Return what one would type for this."""
+        """Return the same command as a command line."""
         files = [word for path in self.chosen.files for word in ("--from", path)]
         return shlex.join(["kubectl", "gpushare", *words, *files, *self.chosen.connection])
 

@@ -91,7 +91,7 @@ class TreeScreen(Screen[None]):
         self._place = place
         self._namespace = actions.chosen.namespace
         self._outage: Outage | None = None
-        self._said = ""  # what came of the last key
+        self._said = ""  # the result of the last key
         self._rows: TreeRows | None = None
         self._look = Look(_opened_at_first(tree), sort_by=actions.chosen.sort_by or "name")
 
@@ -211,7 +211,7 @@ class TreeScreen(Screen[None]):
         self._count_on(rows)
 
     def _tell(self) -> None:
-        """Show what is most urgent: an outage, what came of a key, or the first of the warnings."""
+        """Show the most urgent message: an outage, the result of a key, or the first warning."""
         text, style = self._said, "bold"
         if self._outage is not None:
             age = as_kubectl.age(time.time() - self._outage.since)
@@ -262,5 +262,5 @@ class TreeScreen(Screen[None]):
 
 def _opened_at_first(tree: ClusterTree) -> frozenset[gpu_tree.Key]:
     count = sum(1 + len(branch.row.gpus) for branch in tree.branches)
-    opened = gpu_tree.node_keys(tree) if count <= _OPEN_ROWS else frozenset()
+    opened = frozenset(map(gpu_tree.node_key, tree.branches)) if count <= _OPEN_ROWS else frozenset()
     return opened | {gpu_tree.UNPLACED} if len(tree.unplaced) <= _OPEN_PODS else opened

@@ -194,7 +194,8 @@ class TreeTable(ScrollView, can_focus=True):
         here = Terminal(width, height, self._place.colours, self._place.unicode)
         text, self.left_out = layout.draw(Table(columns, [*drawn, ruler], named), here)
         lines = [text[0], *text[1 : len(drawn) + 1], *[""] * (self._visible - len(drawn)), text[-1]]
-        strips = [self._strip(line, width) for line in lines]
+        drawn_lines = (Text.from_ansi(line).render(self.app.console) for line in lines)
+        strips = [Strip(segments).adjust_cell_length(width) for segments in drawn_lines]
         at = self._cursor - first + 1
         if self._sought is None and 0 < at <= len(shown):
             strips[at] = strips[at].apply_style(_SELECTED)
@@ -204,6 +205,3 @@ class TreeTable(ScrollView, can_focus=True):
         if column.header.lower() != self._sort_by or column.header == "NAME":
             return column
         return column._replace(header=f"{column.header}{'▼' if self._place.unicode else '*'}")
-
-    def _strip(self, line: str, width: int) -> Strip:
-        return Strip(Text.from_ansi(line).render(self.app.console)).adjust_cell_length(width)

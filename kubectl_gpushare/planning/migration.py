@@ -83,13 +83,11 @@ def unread_owners(items: Sequence[Json]) -> list[str]:
     found: dict[str, None] = {}
     for item in items:
         owner = pod.controller(item)
-        if owner is not None and owner.uid not in read and _requests_gpus(item):
+        if owner is None or owner.uid in read:
+            continue
+        if any(map(pod.asks_for_share, templates(item))) or migrate(item) is not None:
             found[f"{owner.kind}/{owner.name}"] = None
     return [*found]
-
-
-def _requests_gpus(item: Json) -> bool:
-    return any(pod.asks_for_share(template) for template in templates(item)) or migrate(item) is not None
 
 
 def name_of(document: Json) -> str:

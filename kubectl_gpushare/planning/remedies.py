@@ -203,9 +203,7 @@ def _memory_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]
 
 def _compute_sizes(world: World, asked: RequestingPod, key: str) -> Iterable[str]:
     share = _share(asked, key)
-    free = {
-        100 - used.request_percent for view in world.views.values() for gpu, used in view.gpus() if gpu.takes_shares
-    }
+    free = {100 - use.request_percent for view in world.views.values() for gpu, use in view.gpus() if gpu.takes_shares}
     most = share.request_percent
     sizes = sorted((percent for percent in free if most <= percent * _MIN_PART and percent < most), reverse=True)
     # 0 is a share of idle time only; it fits only if the pod also has a memory annotation.

@@ -74,7 +74,5 @@ def _pods(program: kubectl.Kubectl) -> Iterator[tuple[str, str, bool]]:
     for item in json.loads(program.raw(AGENTS).text()).get("items") or []:
         node, status = (item.get("spec") or {}).get("nodeName"), item.get("status") or {}
         if node and status.get("phase") == "Running":
-            conditions = {
-                condition.get("type"): condition.get("status") for condition in status.get("conditions") or []
-            }
+            conditions = {each.get("type"): each.get("status") for each in status.get("conditions") or []}
             yield str(node), str(item["metadata"]["name"]), conditions.get("Ready") == "True"

@@ -25,7 +25,7 @@ from kubectl_gpushare.ui.page_model import Scene
 _LOOK_SECONDS: Final = 0.5
 _LEAST_PAUSE_SECONDS: Final = 5.0
 _PAUSE_PER_READ: Final = 10  # so that reading takes at most a tenth of the time
-_ROUNDED_SECONDS: Final = 10  # the pause that the page is told: it changes seldom
+_ROUNDED_SECONDS: Final = 10  # the pause that the page shows, which rarely changes
 
 
 class ClusterFollower:
@@ -42,12 +42,7 @@ class ClusterFollower:
         self._pods_trouble = ""  # of the last read of the pods
         self._namespace = chosen.namespace
         self.scene = Scene(
-            Snapshot(()),
-            time.time(),
-            name or _context(origin),
-            is_live=True,
-            flags=flags,
-            namespace=chosen.namespace,
+            Snapshot(()), time.time(), name or _context(origin), is_live=True, flags=flags, namespace=chosen.namespace
         )
         self._read()
 
@@ -70,8 +65,9 @@ class ClusterFollower:
         self._trouble = trouble = self._feed.trouble
         pause = self.scene.pause_seconds
         nodes = tuple(self._feed.nodes)
-        scene = dataclasses.replace(self.scene, at=time.time(), snapshot=self._with(nodes))
-        if with_pods and not trouble and time.monotonic() >= min(self._due, self._due - _LEAST_PAUSE_SECONDS + 1):
+        snapshot = dataclasses.replace(self.scene.snapshot, nodes=nodes)
+        scene = dataclasses.replace(self.scene, at=time.time(), snapshot=snapshot)
+        if with_pods and not trouble and time.monotonic() >= self._due - _LEAST_PAUSE_SECONDS + 1:
             began = time.monotonic()
             try:
                 scene = self._around(nodes, scene)
@@ -79,14 +75,10 @@ class ClusterFollower:
             except plugin_errors.PluginError as error:
                 self._pods_trouble = str(error)
             took = time.monotonic() - began
-            pause = (
-                math.ceil(max(_LEAST_PAUSE_SECONDS, took * (_PAUSE_PER_READ + 1)) / _ROUNDED_SECONDS) * _ROUNDED_SECONDS
-            )
+            between = max(_LEAST_PAUSE_SECONDS, took * (_PAUSE_PER_READ + 1))
+            pause = math.ceil(between / _ROUNDED_SECONDS) * _ROUNDED_SECONDS
             self._due = time.monotonic() + max(_LEAST_PAUSE_SECONDS, took * _PAUSE_PER_READ)
         self.scene = dataclasses.replace(scene, trouble=trouble or self._pods_trouble, pause_seconds=pause)
-
-    def _with(self, nodes: tuple[GpuNode, ...]) -> Snapshot:
-        return dataclasses.replace(self.scene.snapshot, nodes=nodes)
 
     def _around(self, nodes: tuple[GpuNode, ...], scene: Scene) -> Scene:
         snapshot = chosen_source.around(self._origin, nodes, namespace=self._namespace)

@@ -21,7 +21,6 @@ from gpushare.defragmentation.moves import DefragPlan
 from gpushare.gpunode import GpuNode
 from gpushare.placement import Placement, explanation, filters
 from gpushare.refusal import Cause
-from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.requesting_pod import RequestingPod
 from gpushare.whatif.world import World
 from kubectl_gpushare import options, plugin_errors
@@ -33,7 +32,7 @@ from kubectl_gpushare.source import chosen_source
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.ui import page_model
 from kubectl_gpushare.ui.page_model import Json, Scene
-from kubectl_gpushare.views import defrag, fit, gpu_summary, node_table, tenants, why
+from kubectl_gpushare.views import defrag, fit, node_table, tenants, why
 
 Question = Mapping[str, str]  # a parameter's name -> its value
 # What a request may say on the page, as the flags of `fit` -> the annotation.
@@ -235,14 +234,8 @@ def _each_gpu(text: str) -> list[str]:
 
 def _items(nodes: Iterable[GpuNode], snapshot: Snapshot) -> list[Json]:
     pods = dataclasses.replace(tenants.Pods.from_snapshot(snapshot), usage=None)
-    nodes = list(nodes)
-    absent = unavailable_nodes.find(nodes, snapshot.node_objects)
-    items = []
-    for gpu_node in nodes:
-        gpus = tuple(gpu_summary.summarize([gpu_node], absent, snapshot.typical_of, kinds=snapshot.kinds))
-        row = node_table.NodeRow(gpu_node, gpus, gpu_summary.add_up(gpus), absent.get(gpu_node.name))
-        items.append(page_model.node_item(row, pods, ""))
-    return items
+    rows = node_table.build(dataclasses.replace(snapshot, nodes=tuple(nodes), usage=None))
+    return [page_model.node_item(row, pods, "") for row in rows]
 
 
 def page_json(page: values.Page) -> list[Json]:

@@ -1,8 +1,8 @@
-"""A little history: sums over the time the page has been open, and arrivals and departures. Nothing stores it.
+"""The page's history: sums since the page was opened, and arrivals and departures. Nothing stores it.
 
-It begins with the last hour, as far as objects and Events tell it: pods that are here now have arrived at a known time,
-and Events say when pods were gated and placed. Shares that ended before are unknown, so that part is a lower bound, and
-is marked `told`.
+It begins with the last hour, reconstructed from objects and Events: existing pods have a creation time, and Events say
+when pods were gated and placed. Shares that ended before are unknown, so that part is a lower bound, and is marked
+`told`.
 """
 
 from __future__ import annotations

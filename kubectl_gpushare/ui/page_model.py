@@ -78,8 +78,7 @@ class ModelBuilder:
             keys[each.name] = (each, *around)
         changed = {name for name, key in keys.items() if name not in self._known or self._known[name][0] != key}
         gpus: dict[str, list[GpuSummary]] = {name: [] for name in changed}
-        facts = absent, snapshot.typical_of, snapshot.usage, snapshot.kinds
-        for gpu in gpu_summary.summarize([each for each in order if each.name in changed], *facts):
+        for gpu in gpu_summary.summarize([each for each in order if each.name in changed], snapshot, absent):
             gpus[gpu.node].append(gpu)
         known = {}
         for each in order:
@@ -257,12 +256,7 @@ def _waiting(scene: Scene, manifest: pod.PodJson) -> Json:
         "pod": f"{namespace}/{name}",
         "asks": asks,
         "reason": reason or "not judged yet",
-        **_some(
-            nearest=where,
-            lacks=lacks,
-            since=_seconds(_created(manifest)),
-            priority=pod.priority(manifest),
-        ),
+        **_some(nearest=where, lacks=lacks, since=_seconds(_created(manifest)), priority=pod.priority(manifest)),
         "command": command(scene, "why", name, "-n", namespace),
     }
 

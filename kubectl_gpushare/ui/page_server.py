@@ -1,8 +1,8 @@
 """Serves the page on loopback: the page, the model, its changes as server-sent events, and answers. Read-only.
 
 Other users of this machine and any web site in the same browser can reach a loopback port. So each request must name
-this server as its host (against DNS rebinding), and come from no other origin; whatever tells of the cluster needs the
-token of the address, too. The page itself is empty, and may load nothing from anywhere else.
+this server as its host (against DNS rebinding), and come from no other origin; requests for the cluster's data also
+need the token in the address. The page itself is empty, and may load nothing from anywhere else.
 """
 
 from __future__ import annotations

@@ -66,22 +66,16 @@ def _room(plan: DefragPlan) -> Iterator[Field]:
     elif plan.gained is not None and rest:
         moves = counted(rest, "move")
         yield from field("Gained", f"what is free serves more of what pods here ask for, by {moves}", style="good")
-    steps = plan.steps
-    emptied = [
-        f"{step.name}, by {counted(len(step.moves), 'move')}" for step in steps if step.gpus and step.asked is None
-    ]
-    steps = tuple(step for step in steps if step.asked is not None)
-    made = [
-        f"{step.name}, by {counted(len(step.moves), 'move')}: on {step.gpus}"
-        for step in steps
-        if step.gpus and step.moves
-    ]
-    there = [f"{step.name}: on {step.gpus}" for step in steps if step.gpus and not step.moves]
+    emptied, made, there, none = (list[str]() for _ in range(4))
     alike: dict[str, list[str]] = {}
-    for step in steps:
-        if not step.gpus:
+    for step in plan.steps:
+        name = f"{step.name}, by {counted(len(step.moves), 'move')}"
+        if step.gpus and step.asked is None:
+            emptied.append(name)
+        elif step.gpus:
+            (made if step.moves else there).append(f"{name if step.moves else step.name}: on {step.gpus}")
+        elif step.asked is not None:
             alike.setdefault(step.reason, []).append(step.name)
-    none = []
     for reason, names in alike.items():  # hundreds of pods may wait for the same reason
         more = f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else ""
         none.append(f"{', '.join(names[:_MAX_NAMES])}{more}: {reason}")

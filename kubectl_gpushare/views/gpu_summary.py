@@ -15,13 +15,15 @@ from gpushare.policies import Typical, TypicalOf
 from gpushare.quantity import counted
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare import plugin_errors
-from kubectl_gpushare.source.live_usage import GivenDevices, Usage, Used
+from kubectl_gpushare.source.live_usage import GivenDevices, Used
+from kubectl_gpushare.source.snapshot import Snapshot
 
 NO_NODES = (
     "No node has reported GPUs: does the agent run on the GPU nodes? "
     f"Look with `kubectl -n {contract.SYSTEM_NAMESPACE} get pods -o wide`."
 )
 _NO_NOTE = CordonNote()
+_UNREAD = Snapshot(())
 _NOWHERE: Mapping[str, UnavailableNode] = types.MappingProxyType({})
 _TYPICAL = policies.median_request(policies.DEFAULT_MIX)
 _MIN_UUID = 4  # characters of a UUID that may stand for it
@@ -145,20 +147,20 @@ class Sum:
 
 
 def summarize(
-    nodes: Iterable[GpuNode],
-    unavailable_nodes: Mapping[str, UnavailableNode] = _NOWHERE,
-    typical_of: TypicalOf = policies.default_mix,
-    usage: Usage | None = None,
-    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
+    nodes: Iterable[GpuNode], around: Snapshot = _UNREAD, absent: Mapping[str, UnavailableNode] = _NOWHERE
 ) -> list[GpuSummary]:
-    """Return all GPUs of the nodes, by node name and index; missing GPUs come last on their node."""
+    """Return all GPUs of the nodes, by node name and index; missing GPUs come last on their node.
+
+    around: has the profile, and the usage if it was measured. absent: nodes that take no pods.
+    """
     gpus: list[GpuSummary] = []
+    typical_of, kinds, usage = around.typical_of, around.kinds, around.usage
     known_parts: _Parts = {}
     medians = functools.cache(lambda gpu_bytes: policies.median_request(typical_of(gpu_bytes)))
     for node in sorted(nodes, key=lambda node: natural(node.name)):
         used = ledger.use(node)
         there = sorted(node.gpus, key=lambda gpu: gpu.index)
-        unavailable = unavailable_nodes.get(node.name)
+        unavailable = absent.get(node.name)
         gpus += [_gpu(node, gpu, used[gpu.uuid], known_parts, unavailable, typical_of, kinds, medians) for gpu in there]
         if len(used) > len(there):
             known = {gpu.uuid for gpu in there}

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from gpushare import gpu_capacity, policies
 from gpushare.allocation import ONLY_ARBITER, Isolation
-from gpushare.gpunode import CordonNote, GpuNode, Mode
-from gpushare.node import NodeJson
-from gpushare.policies import TypicalOf
+from gpushare.gpunode import CordonNote, Mode
 from gpushare.whatif import unavailable_nodes
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output.values import NONE, Cell, Column, Document, Listing, Row, Table, list_document, sentence
-from kubectl_gpushare.source.live_usage import Usage
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import cell_figures, gpu_summary
 from kubectl_gpushare.views.gpu_summary import GpuSummary
@@ -51,17 +47,10 @@ SORT_KEYS: Mapping[str, tuple[Callable[[GpuSummary], Any], bool]] = {
 }
 
 
-def build(
-    nodes: Iterable[GpuNode],
-    sort_by: str = "",
-    node_objects: Iterable[NodeJson] | None = None,
-    typical_of: TypicalOf = policies.default_mix,
-    usage: Usage | None = None,
-    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
-) -> list[GpuSummary]:
+def build(snapshot: Snapshot, sort_by: str = "") -> list[GpuSummary]:
     key, largest_first = SORT_KEYS[sort_by or "name"]
-    nodes = list(nodes)
-    gpus = gpu_summary.summarize(nodes, unavailable_nodes.find(nodes, node_objects), typical_of, usage, kinds)
+    absent = unavailable_nodes.find(snapshot.nodes, snapshot.node_objects)
+    gpus = gpu_summary.summarize(snapshot.nodes, snapshot, absent)
     return sorted(gpus, key=key, reverse=largest_first) if sort_by else gpus
 
 
@@ -83,10 +72,9 @@ def document(gpus: Sequence[GpuSummary]) -> Document:
 
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:  # noqa: ARG001
-    known = snapshot.node_objects, snapshot.typical_of, snapshot.usage, snapshot.kinds
     gpus = [
         gpu
-        for gpu in build(snapshot.nodes, chosen.sort_by, *known)
+        for gpu in build(snapshot, chosen.sort_by)
         if (not names or gpu.node in names or gpu.name in names)
         and (not chosen.namespace or any(holder.pod.namespace == chosen.namespace for holder in gpu.used.holders))
     ]

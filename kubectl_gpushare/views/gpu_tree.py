@@ -157,10 +157,6 @@ def all_keys(tree: ClusterTree) -> frozenset[Key]:
     return frozenset(keys)
 
 
-def node_keys(tree: ClusterTree) -> frozenset[Key]:
-    return frozenset(map(node_key, tree.branches))
-
-
 def cells(tree: ClusterTree, row: TreeRow, *, marks: tuple[str, str, str]) -> Row:
     """Return the cells of a row. `marks` stand before a closed and an open row, and below an open one."""
     name, found = _figures(tree, row.item)
@@ -224,15 +220,14 @@ def _known(snapshot: Snapshot, previous: ClusterTree | None) -> dict[str, NodeBr
         and before.profile is snapshot.profile
     )
     kept = previous.known if previous is not None and is_same else {}
-    known = {node.name: kept[node.name] for node in snapshot.nodes if _is_row_of(kept.get(node.name), node)}
-    fresh = [node for node in snapshot.nodes if node.name not in known]
-    facts = snapshot.node_objects, snapshot.typical_of, snapshot.usage, snapshot.kinds
-    known.update((row.node.name, NodeBranch(row)) for row in node_table.build(fresh, "", *facts))
-    return known
-
-
-def _is_row_of(branch: NodeBranch | None, node: object) -> bool:
-    return branch is not None and branch.row.node is node
+    known = {
+        node.name: branch
+        for node in snapshot.nodes
+        if (branch := kept.get(node.name)) is not None and branch.row.node is node
+    }
+    fresh = tuple(node for node in snapshot.nodes if node.name not in known)
+    rows = node_table.build(dataclasses.replace(snapshot, nodes=fresh))
+    return known | {row.node.name: NodeBranch(row) for row in rows}
 
 
 def _unplaced(snapshot: Snapshot, pods: Sequence[pod.PodJson], namespace: str) -> tuple[PodRow, ...]:

@@ -7,17 +7,14 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from gpushare import gpu_capacity, policies
 from gpushare.gpunode import GpuNode
-from gpushare.node import NodeJson
-from gpushare.policies import TypicalOf
 from gpushare.whatif import unavailable_nodes
 from gpushare.whatif.unavailable_nodes import UnavailableNode
 from kubectl_gpushare.options import Options
 from kubectl_gpushare.output import values
 from kubectl_gpushare.output.values import NONE, UNKNOWN, Cell, Column, Document, Listing, Row, Table, plain, sentence
 from kubectl_gpushare.source import live_usage
-from kubectl_gpushare.source.live_usage import Usage, Used
+from kubectl_gpushare.source.live_usage import Used
 from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import as_kubectl, cell_figures, gpu_summary
 from kubectl_gpushare.views.gpu_summary import GpuSummary, Sum
@@ -92,27 +89,18 @@ SORT_KEYS: Mapping[str, tuple[Callable[[NodeRow], Any], bool]] = {
 }
 
 
-def build(
-    nodes: Iterable[GpuNode],
-    sort_by: str = "",
-    node_objects: Iterable[NodeJson] | None = None,
-    typical_of: TypicalOf = policies.default_mix,
-    usage: Usage | None = None,
-    kinds: gpu_capacity.Kinds = gpu_capacity.ARBITER,
-) -> list[NodeRow]:
+def build(snapshot: Snapshot, sort_by: str = "") -> list[NodeRow]:
     rows = []
-    nodes = sorted(nodes, key=lambda node: gpu_summary.natural(node.name))
-    absent = unavailable_nodes.find(nodes, node_objects)
-    for node in nodes:
-        gpus = gpu_summary.summarize([node], absent, typical_of, usage, kinds)
+    absent = unavailable_nodes.find(snapshot.nodes, snapshot.node_objects)
+    for node in sorted(snapshot.nodes, key=lambda node: gpu_summary.natural(node.name)):
+        gpus = gpu_summary.summarize([node], snapshot, absent)
         rows.append(NodeRow(node, tuple(gpus), gpu_summary.add_up(gpus), absent.get(node.name)))
     key, largest_first = SORT_KEYS[sort_by or "name"]
     return sorted(rows, key=key, reverse=largest_first)
 
 
 def of_node(described: GpuNode, snapshot: Snapshot) -> NodeRow:
-    typical_of, kinds = snapshot.typical_of, snapshot.kinds
-    return build([described], node_objects=snapshot.node_objects, typical_of=typical_of, kinds=kinds)[0]
+    return build(dataclasses.replace(snapshot, nodes=(described,), usage=None))[0]
 
 
 def table(rows: Sequence[NodeRow], *, with_used: bool = False, now: float = 0.0) -> Table:
@@ -141,10 +129,9 @@ def document(rows: Sequence[NodeRow]) -> Document:
 
 def listing(snapshot: Snapshot, names: Sequence[str], chosen: Options, *, now: float) -> Listing:
     """Return the named nodes, or all; with -n, those that pods of the namespace are on. `now`: for their ages."""
-    known = snapshot.node_objects, snapshot.typical_of, snapshot.usage, snapshot.kinds
     rows = [
         row
-        for row in build(snapshot.nodes, chosen.sort_by, *known)
+        for row in build(snapshot, chosen.sort_by)
         if (not names or row.node.name in names)
         and (
             not chosen.namespace

@@ -53,9 +53,7 @@ class RightsizeListing:
     def table(self) -> Table:
         rows = [_row(suggestion, self.gpu_names) for suggestion in self.suggestions]
         held = rightsizing.total(_all(suggestion, suggestion.held) for suggestion in self.suggestions)
-        wanted = rightsizing.total(
-            _all(suggestion, suggestion.wanted or suggestion.held) for suggestion in self.suggestions
-        )
+        wanted = rightsizing.total(_all(each, each.wanted or each.held) for each in self.suggestions)
         totals = {
             "GPUS": counted(len(self.suggestions), "share").replace(" ", "-"),
             "REQUEST": quantity.format_compute(held.request_percent),

@@ -63,9 +63,7 @@ def document(described_pod: described.DescribedPod, reasons: Reasons, notes: Seq
             {"gpu": _place(miss), "rule": miss.rule, "reason": miss.detail, "shortfall": round(miss.shortfall, 4)}
             for miss in _nearest(reasons)
         ],
-        "changes": [
-            {"kind": change.kind, "change": change.sentence, "gpus": change.gpus} for change in reasons.changes
-        ],
+        "changes": [{"kind": each.kind, "change": each.sentence, "gpus": each.gpus} for each in reasons.changes],
         "choices": [
             {
                 "rank": number,

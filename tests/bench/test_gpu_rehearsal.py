@@ -65,7 +65,7 @@ class Rehearsed:
 
 @pytest.fixture(scope="module")
 def rehearsed(image: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Rehearsed]:
-    """Both commands, at the same time: each has simulated GPUs of its own, and mostly waits."""
+    """Both commands, at the same time: each has its own simulated GPUs, and mostly waits."""
     python = Path(sys.executable).resolve()  # that has nothing of the virtual environment
     results = tmp_path_factory.mktemp("results")
     running = {}

@@ -32,7 +32,7 @@ COMMANDS: Final[dict[str, Callable[[Debian], list[str | Path]]]] = {
     "py3nvml": lambda _: [sys.executable, SCRIPTS / "py3smi"],
 }
 ENDLESS: Final = {"nvtop"}
-# What each program shows of the processes on the GPU, if it does.
+# The text by which each program that lists processes shows the one on the GPU.
 PROCESSES: Final = {
     "nvitop": r"0 \d+ C root 1538MiB",
     "gpustat": r"root/\d+\(1538M\)",

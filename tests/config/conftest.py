@@ -1,4 +1,4 @@
-"""gpushare's manifests on a real API server without gpushare's programs: what the API server enforces by itself."""
+"""gpushare's manifests on a real API server that enforces them without gpushare's programs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With the component `opt-in` and NVIDIA's values, each GPU node has one device plugin, whatever its labels."""
+"""With the component `opt-in` and NVIDIA's values, each GPU node has one device plugin, with any labels."""
 
 from __future__ import annotations
 

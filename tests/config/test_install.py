@@ -83,7 +83,7 @@ def test_install_finds_its_files_through_a_link_or_says_that_they_are_missing(tm
     )  # fmt: skip
 
 
-# A kubectl in a cluster with gpushare and the component `mps`, which fails as the test wants and notes what it is told.
+# A kubectl in a cluster with gpushare and the component `mps`, which fails on request and records its arguments.
 KUBECTL = """#!/bin/bash
 printf '%s\\n' "$*" >>"$CALLS"
 [[ "$*" != $FAILS ]] || { echo 'the connection was refused' >&2; exit 1; }
@@ -309,7 +309,7 @@ def test_an_upgrade_keeps_the_configurations(
 def test_a_field_of_another_manager_is_a_conflict_with_a_remedy(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    # What install.sh applies, without its checks.
+    # The same objects as install.sh applies, without its checks.
     overlay.write(tmp_path / "overlay", overlay.Wanted())
     own.kubectl("apply", "--server-side", f"--kustomize={tmp_path / 'overlay'}")
     three = ("patch", "deployment", "gpushare-webhook", f"-n={SYSTEM}", '--patch={"spec": {"replicas": 3}}')

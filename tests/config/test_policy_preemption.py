@@ -1,4 +1,4 @@
-"""The component `preemption`: what it adds to the rights of the webhook."""
+"""The rights that the component `preemption` adds to the webhook's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The policy for the webhook: what an attacker with its ServiceAccount can still do to pods."""
+"""The policy for the webhook, against an attacker with its ServiceAccount."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""install.sh --uninstall: what it prints, asks and saves."""
+"""The prints, questions and saved files of `install.sh --uninstall`."""
 
 from __future__ import annotations
 

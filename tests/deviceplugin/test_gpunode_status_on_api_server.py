@@ -1,4 +1,4 @@
-"""What the agent writes to a GPUNode that others change at the same time, or while a driver hangs."""
+"""The agent's writes to a GPUNode that other writers change at the same time, or while a driver hangs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent's end of the channel: what it knows of shares is right, and it sends changes only."""
+"""The agent's end of the channel: its copy of the shares is correct, and it sends only changes."""
 
 from __future__ import annotations
 

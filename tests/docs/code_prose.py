@@ -23,18 +23,18 @@ from typing import Final
 
 from tests.docs import pages, prose
 
-# Constructions per 1,000 words that need no ceiling. Printed sentences are a package of their own.
+# Constructions per 1,000 words that need no ceiling. Printed sentences are measured separately.
 PACKAGES: Final[Mapping[str, float]] = {
-    "bench": 0.6,
-    "config": 0.6,
-    "deviceplugin": 0.8,
+    "bench": 0.5,
+    "config": 0.5,
+    "deviceplugin": 0.7,
     "gpushare": 1.0,
     "interposer": 0.4,
-    "kubectl_gpushare": 0.6,
-    "lab": 1.0,
+    "kubectl_gpushare": 0.5,
+    "lab": 0.8,
     "simgpu": 0.8,
-    "tests": 1.7,
-    "webhook": 0.6,
+    "tests": 0.6,
+    "webhook": 0.5,
 }
 CASES: Final = (
     *((package, False) for package in PACKAGES),

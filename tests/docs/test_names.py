@@ -27,7 +27,7 @@ from webhook import metrics as webhook_metrics
 from webhook.controllers.leader_reports import ClusterFigures
 
 MAX_LABELS = 20
-ADAPTER = pages.ROOT / "config/samples/scaling/prometheus-adapter.yaml"  # serves metrics under names of its own
+ADAPTER = pages.ROOT / "config/samples/scaling/prometheus-adapter.yaml"  # serves metrics under other names
 REFERENCE, OPERATIONS = "docs/reference.md", "docs/operations.md"
 EVENTS = {value for name, value in vars(contract).items() if name.startswith("EVENT_")}
 CONDITIONS = {value for name, value in vars(contract).items() if name.startswith("CONDITION_")}

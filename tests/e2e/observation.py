@@ -1,4 +1,4 @@
-"""What a test observes of the cluster: pods, GPUNodes and the inside of containers."""
+"""Reads the cluster for a test: pods, GPUNodes and the inside of containers."""
 
 from __future__ import annotations
 

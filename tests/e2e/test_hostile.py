@@ -1,4 +1,4 @@
-"""Attacking pods, as root and as the user nobody: an honest pod on the same GPU keeps its share, and the node keeps
+"""Attacking pods, as root and as an unprivileged user: an honest pod on the same GPU keeps its share, and the node keeps
 working.
 """
 

@@ -28,7 +28,7 @@ def test_shares_by_mps_run_side_by_side_within_their_limits(node: Node) -> None:
     node.client("quarter", "works", 0, 25)
     node.client("half", "stays", 0, 50)
     node.goes_on("quarter")
-    # By the GPU's clock, whatever the program does to its environment, and while its neighbour works.
+    # By the GPU's clock, also if the program changes its environment, and while its neighbour works.
     for environment in ((), ("A=1",), ("CUDA_MPS_PIPE_DIRECTORY=/", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")):
         for name, expected_ms in (("quarter", 200), ("half", 100)):
             is_client, took_ms = map(int, node.run(name, "sees", *environment).split())

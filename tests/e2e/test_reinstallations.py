@@ -1,4 +1,4 @@
-"""What docs/operations.md states about uninstalling: running pods are not affected."""
+"""Uninstalling does not affect running pods, as docs/operations.md states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`gpushare.io/memory-limit`: what is lent beyond a share's memory counts as held, wherever memory is counted."""
+"""`gpushare.io/memory-limit`: lent memory counts as held everywhere."""
 
 from __future__ import annotations
 

@@ -291,7 +291,7 @@ def versions() -> Iterator[None]:
 class Attack:
     """An attack.
 
-    told: what the audit reports of such a process in the end, if anything. past: it bypasses the library.
+    told: the audit's report on such a process in the end, if there is one. past: it bypasses the library.
     """
 
     run: Callable[[], Iterator[None]]

@@ -90,7 +90,7 @@ def test_every_program_and_library_finds_its_libraries(made: Image) -> None:
 
 
 def test_all_imports_are_in_the_image(made: Image) -> None:
-    interactive = "kubectl_gpushare.interactive"  # needs textual, which nobody uses without a terminal
+    interactive = "kubectl_gpushare.interactive"  # needs textual, which no image has
     imported = set(made.python(str(PROGRAM), DESCRIPTIONS[name(made)].module, interactive).split())
     serves = name(made) != "plugin"
     assert {"gpushare.contract", *(["aiohttp", "gpushare.daemon.lifecycle"] if serves else ["click"])} <= imported

@@ -30,7 +30,7 @@ DOWN_SECONDS: Final = 15  # the autoscaler's stabilization window, 300 s by defa
 
 @dataclasses.dataclass(frozen=True)
 class Moment:
-    """What there was at a time: the load in percent of a GPU, pods, and what they use over what they request."""
+    """A sample: the load in percent of a GPU, the pods, and the ratio of their use to their request."""
 
     seconds: float
     load_percent: float

@@ -41,7 +41,7 @@ def pair() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
 
 
 def test_a_node_moves_to_gpushare_and_back(pair: tuple[access.Access, lab_layout.Layout]) -> None:
-    """What docs/nvidia-device-plugin.md says, step by step."""
+    """Follow docs/nvidia-device-plugin.md, step by step."""
     lab, layout = pair
     moved, stays = (node.name for node in layout.nodes)
     for name in (moved, stays):

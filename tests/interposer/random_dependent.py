@@ -3,7 +3,7 @@
     python random_dependent.py SEED PROCESS PROCESSES GPUS THREADS ROUNDS
 
 In each round all threads of all processes launch one of PATTERNS. Work never waits for launches of a later round, so
-the program ends in whatever order the GPUs run it. Prints the longest launch in milliseconds.
+the program ends in any order in which the GPUs run it. Prints the longest launch in milliseconds.
 """
 
 from __future__ import annotations

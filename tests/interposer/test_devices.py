@@ -1,4 +1,4 @@
-"""Tests that limits follow the GPU, whatever its number in the process, and apply to MIG devices."""
+"""Tests that limits follow the GPU under any number in the process, and apply to MIG devices."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ NOBODY = 65534
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Three C programs. The first finds the driver in /run/bin, whatever its environment contains."""
+    """Three C programs. The first finds the driver in /run/bin in any environment."""
     directory = tmp_path_factory.mktemp("programs")
     compiled("plugin.c", directory / "beside", "-DPLUGIN_MAIN", *LINK_CUDA, "-Wl,-rpath,/run/bin")
     compiled("threads.c", directory / "threads", *LINK_CUDA)

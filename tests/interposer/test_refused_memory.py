@@ -1,4 +1,4 @@
-"""Tests that a process's first refused allocation prints one line, whichever function was called."""
+"""Tests that a process's first refused allocation prints one line, in every function."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests that only the exporter is charged for memory shared between processes, whichever process dies first."""
+"""Tests that only the exporter is charged for memory shared between processes, in any order of their ends."""
 
 from __future__ import annotations
 

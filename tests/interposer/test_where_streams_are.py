@@ -1,4 +1,4 @@
-"""Tests that a launch waits at the gate of its stream's GPU, whichever context the thread has, or without one.
+"""Tests that a launch waits at the gate of its stream's GPU, with any current context or none.
 
 CUDA supports this since version 12 for library kernels, which the runtime launches, and always did for graphs.
 """

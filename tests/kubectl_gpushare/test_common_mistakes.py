@@ -1,4 +1,4 @@
-"""What people try first: each mistake is answered with what to write instead, or with what is known."""
+"""The first attempts of users: the answer to a mistake has the remedy, or the known values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`config set` and `config label` on a real API server: what they show, ask and write."""
+"""`config set` and `config label` on a real API server: their plans, questions and writes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`-w`: what it shows while the cluster does not answer, and the alternate screen on a terminal of a few lines."""
+"""`-w`: its output while the cluster does not answer, and the alternate screen on a terminal of a few lines."""
 
 from __future__ import annotations
 

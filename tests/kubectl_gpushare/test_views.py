@@ -59,12 +59,14 @@ def compare(name: str, lines: Iterable[str]) -> None:
 
 def of_gpus(*, used: bool = False) -> Table:
     usage = sample.used() if used else None
-    return gpu_table.table(gpu_table.build(sample.nodes(), usage=usage), with_used=used)
+    return gpu_table.table(gpu_table.build(Snapshot(tuple(sample.nodes()), usage=usage)), with_used=used)
 
 
 def of_nodes(*, used: bool = False) -> Table:
     usage = sample.used() if used else None
-    return node_table.table(node_table.build(sample.nodes(), usage=usage), now=sample.NOW, with_used=used)
+    return node_table.table(
+        node_table.build(Snapshot(tuple(sample.nodes()), usage=usage)), now=sample.NOW, with_used=used
+    )
 
 
 def of_pods(*, used: bool = False, namespaces: bool = True) -> Table:
@@ -281,8 +283,8 @@ def test_documents_keep_their_schema() -> None:
     first, troubled = sample.nodes()[:2]
     gpu = gpu_summary.summarize([troubled])[0]
     documents: dict[str, Any] = {
-        "gpus": gpu_table.document(gpu_table.build(sample.nodes())),
-        "nodes": node_table.document(node_table.build(sample.nodes())),
+        "gpus": gpu_table.document(gpu_table.build(Snapshot(tuple(sample.nodes())))),
+        "nodes": node_table.document(node_table.build(Snapshot(tuple(sample.nodes())))),
         "pods": pod_table.document(pod_table.build(dataclasses.replace(sample.snapshot(), usage=sample.used()))),
         "node": described_gpus.node_document(first, snapshot),
         "gpu": described_gpus.gpu_document(gpu, troubled, snapshot),
@@ -351,7 +353,7 @@ def test_describe_shows_everything_on_a_narrow_terminal() -> None:
 
 @pytest.mark.parametrize("column", gpu_table.SORT_KEYS)
 def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
-    gpus = gpu_table.build(sample.nodes(), column, usage=sample.used())
+    gpus = gpu_table.build(Snapshot(tuple(sample.nodes()), usage=sample.used()), column)
     key, largest_first = gpu_table.SORT_KEYS[column]
     assert len(gpus) == 13
     assert [key(gpu) for gpu in gpus] == sorted(map(key, gpus), reverse=largest_first)
@@ -362,7 +364,7 @@ def test_gpus_can_be_sorted_by_every_column(column: str) -> None:
 
 @pytest.mark.parametrize("column", node_table.SORT_KEYS)
 def test_nodes_can_be_sorted_by_every_column(column: str) -> None:
-    rows = node_table.build(sample.nodes(), column, usage=sample.used())
+    rows = node_table.build(Snapshot(tuple(sample.nodes()), usage=sample.used()), column)
     key, largest_first = node_table.SORT_KEYS[column]
     assert [key(row) for row in rows] == sorted(map(key, rows), reverse=largest_first)
 

@@ -1,4 +1,4 @@
-"""Concurrent kernels of a process: what takes part of the GPU, and in which order streams continue."""
+"""Concurrent kernels of a process: their parts of the GPU, and the order in which streams continue."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whom a killed or faulting MPS client takes with it."""
+"""The MPS clients that end with a killed or faulting one."""
 
 from __future__ import annotations
 

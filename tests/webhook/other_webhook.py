@@ -75,7 +75,7 @@ async def running(
 async def registered(
     cluster: Cluster, port: int, bundle: str, *, name: str = "zz", sign: str = "injected"
 ) -> AsyncIterator[None]:
-    """Register a webhook for pods of the test's namespace; it must change a pod that is called nobody."""
+    """Register a webhook for pods of the test's namespace; it must change the pod `nobody`."""
     async with api_client.connect(str(cluster.administrator.kubeconfig), component="test") as api:
         authority = base64.b64encode(bundle.encode()).decode()
         webhook = {

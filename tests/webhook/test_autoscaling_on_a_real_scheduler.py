@@ -15,14 +15,13 @@ from tests import builders, rights
 from tests.autoscaler import NODES, Autoscaler, NodeGroup
 from tests.config import manifests
 from tests.provisioning_request_crd import CRD
-from tests.webhook import conftest
+from tests.webhook import components, conftest
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
 from webhook.controllers.demand import gang_demand, provisioning_requests
 
 pytestmark = pytest.mark.apiserver
 
-COMPONENT = manifests.CONFIG / "components" / "demand"
 GANGS = [f"--filename={manifests.CONFIG / 'components' / 'demand-gangs' / name}.yaml" for name in ("rights", "policy")]
 PODS = f"/api/v1/namespaces/{contract.DEMAND_NAMESPACE}/pods"
 QUOTA = f"/api/v1/namespaces/{contract.DEMAND_NAMESPACE}/resourcequotas/gpushare-demand"
@@ -32,12 +31,7 @@ ON = (f"--demand-resource={contract.RESOURCE_PERCENT}", "--reservation-seconds=2
 
 @pytest.fixture(scope="module")
 def with_component(scheduler: access.Access) -> Iterator[access.Access]:
-    for administrator in conftest.installed(scheduler):
-        for name in ("namespace", "template", "rights", "policy"):
-            administrator.kubectl("apply", "--server-side", f"--filename={COMPONENT / name}.yaml")
-        administrator.ensure_default_service_account(contract.DEMAND_NAMESPACE)
-        yield administrator
-        administrator.kubectl("delete", "--ignore-not-found", f"--filename={COMPONENT / 'policy.yaml'}")
+    yield from components.installed(scheduler, "demand", contract.DEMAND_NAMESPACE)
 
 
 @pytest.fixture

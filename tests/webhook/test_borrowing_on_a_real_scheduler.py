@@ -11,26 +11,19 @@ import pytest
 from gpushare import contract
 from lab import access
 from tests import builders
-from tests.config import manifests
-from tests.webhook import conftest
+from tests.webhook import components, conftest
 from tests.webhook.conftest import NODES, Cluster
 from tests.webhook.replica import until
 from webhook.controllers.borrow.placeholders import PODS_PATH as PODS
 
 pytestmark = pytest.mark.apiserver
 
-COMPONENT = manifests.CONFIG / "components" / "borrow"
 GPUS = 2
 
 
 @pytest.fixture(scope="module")
 def with_component(scheduler: access.Access) -> Iterator[access.Access]:
-    for administrator in conftest.installed(scheduler):
-        for name in ("namespace", "template", "rights", "policy"):
-            administrator.kubectl("apply", "--server-side", f"--filename={COMPONENT / name}.yaml")
-        administrator.ensure_default_service_account(contract.BORROW_NAMESPACE)
-        yield administrator
-        administrator.kubectl("delete", "--ignore-not-found", f"--filename={COMPONENT / 'policy.yaml'}")
+    yield from components.installed(scheduler, "borrow", contract.BORROW_NAMESPACE)
 
 
 @pytest.fixture

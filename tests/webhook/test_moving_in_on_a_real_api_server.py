@@ -116,7 +116,7 @@ def _refuses_what_has_no_equivalent(cluster: Cluster) -> None:
     assert cluster.refuses(two, "is HAMi's syntax and gpu-fraction is KAI's: a pod can use only one")
     own = asking({"nvidia.com/gpumem": "3000"}, annotations={contract.REQUEST: "0.5"})
     assert cluster.refuses(own, "both ask for a share: remove one")
-    # What is translated is then validated like any other request.
+    # A translated request is then validated like any other.
     privileged = asking({"nvidia.com/gpumem": "3000"})
     privileged["spec"]["containers"][0]["securityContext"] = {"privileged": True}
     assert cluster.refuses(privileged, 'container "main" is privileged')

@@ -94,7 +94,7 @@ def test_a_pod_takes_the_place_of_another_and_the_next_placer_continues(full: Cl
     full.front.ports.clear()
     second = full.start("--preemption")
     until(lambda: second.metric("gpushare_placer_leads") == 1, second.explain)
-    full.create(asking("other"))  # whatever it does before, it has read the state by then
+    full.create(asking("other"))  # by then it has read the state
     until(lambda: reason(full, "other") != "", full.explain)
     assert evicted(full) == {victim}
     full.delete(victim)  # its kubelet has ended it

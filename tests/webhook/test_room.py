@@ -6,7 +6,7 @@ from gpushare import contract
 from gpushare.nodefilters import NodeSpec
 from gpushare.refusal import Refusal
 from tests import builders
-from tests.webhook.controllers import test_borrow_controller
+from tests.webhook.controllers import lending_cluster
 from tests.webhook.controllers.preempting_cluster import Preempting
 from tests.webhook.controllers.test_demand_controller import NOW
 from webhook.controllers.borrow import borrow_controller
@@ -20,7 +20,7 @@ async def test_no_pod_is_evicted_while_a_gpu_is_lent_unless_that_takes_long() ->
     made = builders.node_object("lender", labels={contract.BORROW_LABEL: "1"})
     made["status"]["allocatable"][contract.BORROWED_RESOURCE] = "1"
     cluster.store.chooser.cache.put_node_spec("lender", NodeSpec.from_manifest(made))
-    api = test_borrow_controller.Cluster()  # no scheduler binds its placeholders
+    api = lending_cluster.Cluster()  # no scheduler binds its placeholders
     borrow = BorrowController(
         api, cluster.store, cluster.reservation, BorrowSettings(16), wall_clock=lambda: NOW + api.now
     )

@@ -86,12 +86,8 @@ class DueChangesByNode:
                 del known[name]
             for entry in entries:
                 known.setdefault(entry.node, []).append(entry)
-        self.unconfirmed = frozenset(
-            node.name for node in nodes if not all(entry.pod.uid for entry in node.allocations)
-        )
-        release, gone, lapsed = (
-            tuple(entry for name in sorted(known) for entry in known[name]) for known in self._known
-        )
+        self.unconfirmed = frozenset(node.name for node in nodes if not all(held.pod.uid for held in node.allocations))
+        release, gone, lapsed = (tuple(each for name in sorted(known) for each in known[name]) for known in self._known)
         return dataclasses.replace(due, release=release, gone=gone, lapsed=lapsed)
 
 

@@ -48,9 +48,7 @@ class WriteBackoff:
     def failed(self, uid: str, *, now: float, max_seconds: float | None = None) -> float:
         """Record a failed attempt; return the pause before the next, at most `max_seconds`."""
         # Pods without an attempt for so long are gone.
-        self._pauses = {
-            known_uid: known for known_uid, known in self._pauses.items() if now < known[0] + self._max_seconds
-        }
+        self._pauses = {old_uid: known for old_uid, known in self._pauses.items() if now < known[0] + self._max_seconds}
         _, pause = self._pauses.get(uid, (now, FIRST_SECONDS))
         most = self._max_seconds if max_seconds is None else max_seconds
         pause = min(pause, most)

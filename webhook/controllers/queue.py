@@ -28,8 +28,7 @@ def order(pod: Pod) -> Order:
 def kind(pod: Pod) -> str:
     """Return a key that is equal for pods with the same needs: if one fits nowhere, neither does the other."""
     asked = {key: value for key, value in pod.annotations.items() if not requests.is_result_key(key)}
-    # Not the volumes themselves: every pod has one for its token, with a unique name, and ephemeral claims differ by
-    # pod.
+    # Not the volumes themselves: every pod has one for its token, with a unique name, and its own ephemeral claims.
     mounts = [dataclasses.astuple(mount) for mount in volumes.mounts(pod.manifest)]
     spec = {**pod.manifest["spec"], "volumes": mounts}
     fitness = {key: spec.get(key) for key in FITNESS_KEYS}

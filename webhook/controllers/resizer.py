@@ -122,11 +122,7 @@ class Resizer:
 
         if stored is None or change(stored) is stored:
             return stored
-        try:
-            return await self.store.commit(stored.name, change)
-        except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.warning("Could not resize shares", extra={"node": stored.name, "err": str(error)})
-            return None
+        return await ledger_store.try_commit(self.store, stored.name, change, "Could not resize shares")
 
     async def _finish(self, resize_request: ResizeRequest, shares: resizing.Shares) -> bool:
         """Record a complete resize, and remove annotations of a waiting pod; return whether the API server answers."""
@@ -158,9 +154,7 @@ class Resizer:
 
 
 def _amounts(shares: resizing.Shares) -> list[tuple[int, int, int, int | None]]:
-    return [
-        (share.request_percent, share.limit_percent, share.memory_bytes, share.memory_limit_bytes) for share in shares
-    ]
+    return [(each.request_percent, each.limit_percent, each.memory_bytes, each.memory_limit_bytes) for each in shares]
 
 
 KEPT_SECONDS: Final = 10.0  # quotas are not watched here, but read for pods that grow

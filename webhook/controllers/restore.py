@@ -112,7 +112,7 @@ def _shares(pod: Pod, request: Request, node: GpuNode) -> Iterable[GivenShare]:
 
 
 def _isolation(pod: Pod, request: Request) -> Isolation:
-    """Return the isolation that the pod was given; without an annotation of ours, the one that it names, or leases."""
+    """Return the isolation that the pod was given; without that annotation, the one that it requests, or leases."""
     word = pod.annotations.get(contract.ISOLATION_GIVEN, "")
     if not word:
         return request.constraints.isolation
@@ -124,7 +124,7 @@ def _isolation(pod: Pod, request: Request) -> Isolation:
 
 
 def _is_there(pod: Pod) -> bool:
-    """Whether the pod runs, or may soon run, where it was placed, with a share that we gave it."""
+    """Whether the pod runs, or may soon run, where it was placed, with a share that gpushare gave it."""
     stays = not pod.has_ended and not pod.is_gated and pod.node in {"", pod.placed_on}
     return bool(pod.allocation_id and pod.placed_on) and stays and pod.may_run
 

@@ -114,8 +114,7 @@ class TouchedNodes:
                 open_ += tied
         self._last_names = frozenset(names)
         touched = tuple(there[name] for name in sorted(names) if name in there)
-        # In order of arrival: the first pod that names an allocation gets it, and timestamps have only a resolution of
-        # 1 s.
+        # In order of arrival: the first pod that names an allocation gets it, and timestamps have a resolution of 1 s.
         came = tuple(pods[uid] for uid in sorted(pods, key=self._arrival.__getitem__))
         ids = (entry.id for node in touched for entry in node.allocations)
         departed = {identity: self._departed[identity] for identity in ids if identity in self._departed}

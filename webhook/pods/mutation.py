@@ -1,7 +1,7 @@
 """Mutation: pod and placement → the rewritten pod, and the JSON Patch (RFC 6902) to it. Pure and idempotent.
 
 The whole pod is rewritten, and `patch` compares, so the patch of a rewritten pod is empty. Only our own fields change.
-A pod that already has results of ours was reinvoked after another webhook, or copied: `as_asked` removes them first.
+A pod with results was reviewed again after another webhook, or was copied: `as_asked` removes them first.
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def stale_resources(view: PodSpecView, request: Request) -> list[Any]:
 
 
 def has_resources(container: PodJson, wanted: Mapping[str, str]) -> bool:
-    """Whether the container's limits and requests have exactly these resources of ours."""
+    """Whether the container's limits and requests have exactly these resources of gpushare."""
     declared = container.get("resources") or {}
     for side in ("limits", "requests"):
         texts = {key: str(each) for key, each in (declared.get(side) or {}).items() if key.startswith(contract.PREFIX)}

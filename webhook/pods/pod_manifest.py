@@ -57,7 +57,7 @@ class PodSpecView:
 
     @property
     def pinned_host(self) -> str:
-        """The host in the node selector of a pod that comes with a placement of ours; empty without one."""
+        """The host in the node selector of a pod that was placed before; empty for other pods."""
         if contract.ALLOCATION not in self.annotations:
             return ""
         return str((self.spec.get("nodeSelector") or {}).get(contract.HOSTNAME_LABEL) or "")
@@ -71,8 +71,7 @@ def gate_reason(manifest: PodJson, request: Request) -> Refusal | None:
     if request.group_size.is_gang:
         # The placer counts the members. Here they arrive one by one, at different replicas.
         return Refusal(
-            f"waits for its group {errors.quoted(request.group)}: {request.group_size.rule}",
-            cause=Cause.GROUP,
+            f"waits for its group {errors.quoted(request.group)}: {request.group_size.rule}", cause=Cause.GROUP
         )
     return None
 

@@ -200,7 +200,7 @@ def _replaced_devices(view: PodSpecView, request: Request) -> Iterator[str]:
 
 
 def covered_path(path: str) -> str | None:
-    """Return the path of ours that a mount on this path would cover, be below, or be above, or None."""
+    """Return gpushare's path that a mount on this path would hide or change, or None."""
     clean = posixpath.normpath("/" + path.lstrip("/"))
     for link, target in _LINKS:
         if _is_in(clean, link):

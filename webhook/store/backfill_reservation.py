@@ -109,9 +109,7 @@ def grown(node: GpuNode, asked: Mapping[str, Request]) -> GpuNode:
         rest = ledger.use(ledger.release(node, [entry.id]))
         shares: list[GivenShare] = []  # each is on one GPU
         for share in entry.shares:
-            demand = next(
-                (candidate for candidate in request.demands if candidate.containers == share.containers), None
-            )
+            demand = next((each for each in request.demands if each.containers == share.containers), None)
             (uuid,) = share.gpu_uuids
             if demand is None or uuid not in gpus:
                 shares.append(share)

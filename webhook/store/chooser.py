@@ -198,9 +198,7 @@ class Chooser:
     def _show(self, overrides: Views) -> None:
         if overrides or self._shown_overrides:
             self._changed.update(name for name in self._shown_overrides if name not in overrides)
-            self._changed.update(
-                name for name, view in overrides.items() if self._shown_overrides.get(name) is not view
-            )
+            self._changed.update(name for name, new in overrides.items() if self._shown_overrides.get(name) is not new)
             self._shown_overrides = dict(overrides)
         for name in sorted(self._changed):
             self._show_node(name, overrides.get(name) or self.view(name))

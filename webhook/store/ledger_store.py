@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Protocol
 
 from gpushare import errors, ledger
 from gpushare.gpunode import GpuNode
 from gpushare.placement import NodeView
+from gpushare.pod import PodJson
 from gpushare.refusal import Refusal
 from gpushare.request import Request
 from gpushare.share_range import ShareRange
@@ -16,6 +18,8 @@ from webhook.store.chooser import Chooser, Views
 # A GPUNode → the changed GPUNode, or the very same object if nothing is to be done. It may be called several times, on
 # newer states, and only the last result counts. It raises LedgerError if the node has no room for the change.
 Change = Callable[[GpuNode], GpuNode]
+
+logger = logging.getLogger(__name__)
 
 
 class UnreachableError(Exception):
@@ -43,9 +47,7 @@ class LedgerStore(Protocol):
     def view(self, node: str) -> NodeView | None:
         """Return one node, or None if there is no such GPUNode."""
 
-    def assume(
-        self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
-    ) -> Callable[[], None]:
+    def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
         """Count the pod on the node from now on; called just before its allocation is committed.
 
         That ends when the pod is seen there, when the ledger does not have the allocation (any more), when the same
@@ -66,10 +68,10 @@ class LiveLedger(LedgerStore, Protocol):
     def stored(self) -> Iterable[GpuNode]:
         """Return the nodes as they are stored, without pending commits, which may fail."""
 
-    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
+    def premature(self, namespace: str, manifest: PodJson, request: Request) -> Refusal | None:
         """Return why nothing is reserved for a pod before it is stored, or None."""
 
-    def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
+    def uncounted(self, namespace: str, manifest: PodJson, request: Request) -> str | None:
         """Return why the ResourceQuotas of a namespace cannot count the request, or None."""
 
     def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
@@ -82,6 +84,17 @@ class LiveLedger(LedgerStore, Protocol):
         """Read a node from the API server, so that its view has everything stored so far. Raises UnreachableError."""
 
 
+async def try_commit(
+    store: LedgerStore, node: str, change: Change, failure: str, *, level: int = logging.WARNING
+) -> GpuNode | None:
+    """Commit a change that the next round finds again; None if that fails, with `failure` and the cause in the log."""
+    try:
+        return await store.commit(node, change)
+    except (UnreachableError, errors.LedgerError) as error:
+        logger.log(level, failure, extra={"node": node, "err": str(error)})
+        return None
+
+
 class _DerivedStore:
     """A store that shows another store with changes."""
 
@@ -89,9 +102,7 @@ class _DerivedStore:
         self._under = under
         self.chooser = under.chooser
 
-    def assume(
-        self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
-    ) -> Callable[[], None]:
+    def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
         return self._under.assume(manifest, request, node, allocation_id)
 
 
@@ -113,9 +124,7 @@ class ScratchStore(_DerivedStore):
     def overrides(self) -> Views:
         return {**self._under.overrides, **self._views}
 
-    def assume(
-        self, manifest: Mapping[str, Any], request: Request, node: str, allocation_id: str
-    ) -> Callable[[], None]:
+    def assume(self, manifest: PodJson, request: Request, node: str, allocation_id: str) -> Callable[[], None]:
         self._assumed.append(super().assume(manifest, request, node, allocation_id))
         return self._assumed[-1]
 

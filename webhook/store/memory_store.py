@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gpushare import codec, contract, errors, isolation, node, pod, share_range
@@ -82,22 +82,16 @@ class MemoryStore:
     def view(self, name: str) -> NodeView | None:
         return self._views.get(name)
 
-    def assume(
-        self, manifest: Mapping[str, Any], request: Request, name: str, allocation_id: str
-    ) -> Callable[[], None]:
+    def assume(self, manifest: pod.PodJson, request: Request, name: str, allocation_id: str) -> Callable[[], None]:
         return self._assumed.assume(manifest, request, name, allocation_id)
 
-    def premature(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> Refusal | None:
-        del manifest, request  # there are no quotas
+    def premature(self, namespace: str, *_: object) -> Refusal | None:
         return self._unconfirmed.why_not(namespace)
 
-    def uncounted(self, namespace: str, manifest: Mapping[str, Any], request: Request) -> str | None:
-        del namespace, manifest, request
-        return None
+    def uncounted(self, *_: object) -> None:
+        """Return nothing: there are no quotas."""
 
-    def evaded(self, namespace: str, replaced: Collection[str]) -> str | None:
-        del namespace, replaced
-        return None
+    evaded = uncounted
 
     def range_of(self, namespace: str) -> ShareRange:
         return self._ranges.get(namespace, ShareRange(namespace))

@@ -3,7 +3,7 @@
 Three balances, updated at every event:
 
   owed     guaranteed time that the share has not had yet. Grows by `request` while the share wants the GPU, and
-           otherwise only up to a small credit, so that nobody saves up an hour. Time under the guarantee is
+           otherwise only up to a small credit, so that no share saves up an hour. Time under the guarantee is
            subtracted, and so is all time that the share keeps the GPU beyond its turn: that is its debt.
   room     what the limit still allows: a bucket that fills at the rate `limit` and drains at rate 1 while the share
            holds the GPU. Overruns are paid in full: after a kernel of one minute, a share with a limit of 10 %

@@ -1,4 +1,4 @@
-"""Two behaving shares keep their parts of the GPU, whatever another container does to the arbiter."""
+"""Two behaving shares keep their parts of the GPU while another container attacks the arbiter."""
 
 from __future__ import annotations
 

@@ -85,7 +85,7 @@ async def test_no_process_waits_for_a_check_that_hangs(node: ArbiterNode, slow: 
     await three("become")
     await waiting.until(lambda: node.used("other") is None)
     assert node.used("hostile") == (100,)
-    # The process itself waits: what it is now is unknown before the check.
+    # The process itself waits: only the check shows which program it runs now.
     again = asyncio.create_task(hostile("hello"))
     assert await two("reclaim") == 0
     assert not again.done()

@@ -121,7 +121,7 @@ def test_the_shares_of_a_group_are_scheduled_together() -> None:
     assert got["a0"] == got["a1"] == pytest.approx(30, abs=5)
     assert got["b0"] == got["b1"] == pytest.approx(70, abs=10)
     alone = steps(2, {name: dataclasses.replace(tenant, group="") for name, tenant in ranks.items()})
-    assert alone["a0"] > 40  # both run at the same time, each on its own GPU, whatever their requests
+    assert alone["a0"] > 40  # both run at the same time, each on its own GPU, with any request
 
 
 def test_shares_of_a_group_on_one_gpu_take_turns() -> None:

@@ -1,4 +1,4 @@
-"""Memory is lent beyond a share's own while no request needs it, and never given twice, whatever lags, dies or is lost.
+"""Memory is lent beyond a share's own while no request needs it, and never given twice, also if a process lags or ends, or a message is lost.
 
 As in `test_resize_protocol`, the arbiter, its records and the processes are real. Here the placer also places other
 pods into what the stored GPUNode says is free, and changes what the share requests.
@@ -103,7 +103,7 @@ class World(protocol.World):
             self.hear()
 
     def write(self) -> None:
-        """Let the agent write the status, one request after another; what it wrote may arrive later."""
+        """Let the agent write the status, one request after another; a write may arrive later."""
         if self.flying is None:
             seen = GpuNode("node-a", allocations=tuple(self.node.seen_allocations or ()), resizes=self.node.resizes)
             self.flying = self.node.resizing.apply(seen), self.seen_version

@@ -97,7 +97,7 @@ async def test_a_stopped_process_keeps_its_memory_and_delays_no_other(node: Arbi
     await other("hello")
     await stopped("charge", 0, 100)
     os.kill(stopped.pid, signal.SIGSTOP)
-    for _ in range(50):  # each has a limit of its own
+    for _ in range(50):  # each has its own limit
         assert await other("reclaim") == 0
         assert await other("sum", 0) == 100
     await node.stop()

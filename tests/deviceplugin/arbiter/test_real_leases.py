@@ -39,7 +39,7 @@ def load(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 class Programs:
-    """Programs in containers of a node, each in a pod of its own."""
+    """Programs in containers of a node, each in its own pod."""
 
     def __init__(self, node: ArbiterNode, gpus: Path, load: Path) -> None:
         self._node = node

@@ -25,7 +25,7 @@ HIERARCHIES = [Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")]
 
 
 class Process:
-    """A process in a cgroup, which runs `child.py`; `contained`: in a pid namespace of its own."""
+    """A process in a cgroup, which runs `child.py`; `contained`: in its own pid namespace."""
 
     def __init__(self, cgroup: Path, *, contained: bool) -> None:
         unshare = "unshare --pid --fork --kill-child" if contained else ""

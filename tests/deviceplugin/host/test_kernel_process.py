@@ -22,7 +22,7 @@ TURNS = 150
 
 
 class Agent:
-    """The agent's end in a process of its own, and the pid of the arbiter that it has started."""
+    """The agent's end in another process, and the PID of the arbiter that it has started."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self.process = process

@@ -113,9 +113,7 @@ async def a_driver_that_lists_none_of_the_kernels_gpus_is_reported(node: Node) -
 
 
 async def a_gpu_that_only_the_kernel_lists_is_reported(node: Node) -> None:
-    """This happens when initialising the GPU failed. A node in a container only has the device nodes of its own
-    GPUs.
-    """
+    """This happens when initialising the GPU failed. A node in a container only has its GPUs' device nodes."""
     snapshot = node.opened.snapshot
     known = [nvml_call.kernel_address(gpu.pci_bus_id) for gpu in snapshot().gpus]
     information = {bus_id: f"Device Minor: \t {number}\n" for number, bus_id in enumerate(known)}

@@ -307,7 +307,7 @@ def stories(namespace: Mapping[str, Any]) -> dict[str, Story]:
 def tell(told: Mapping[str, Story]) -> None:
     """Run as the program of a story module: DIRECTORY [STORY …], by default all.
 
-    Each story has GPUs and a process of its own, because NVML remembers what it has seen. The processes are forked after
+    Each story has its own GPUs and process, because NVML remembers what it has seen. The processes are forked after
     the imports, which take longer than most stories.
     """
     directory, *names = sys.argv[1:]

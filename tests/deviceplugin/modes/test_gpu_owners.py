@@ -1,4 +1,4 @@
-"""Who has a GPU that another device plugin gives, by the kubelet, and before the kubelet has answered."""
+"""The owner of a GPU of another device plugin, by the kubelet, and before the kubelet has answered."""
 
 from __future__ import annotations
 

@@ -161,7 +161,7 @@ async def test_programs_start_in_the_partitions_of_the_next_daemon(world: World)
     name = box.mps_partition / "name"
     before = name.read_text()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("deviceplugin.mps.daemons.FIRST_PAUSE_SECONDS", 0.05)
+        patch.setattr("deviceplugin.mps.daemon.FIRST_PAUSE_SECONDS", 0.05)
         os.kill(int(world.shares.files(world.uuid).pid_file.read_text()), signal.SIGKILL)
         async with asyncio.timeout(30):
             while name.read_text() == before or world.daemons.problem(world.uuid):  # noqa: ASYNC110

@@ -1,4 +1,4 @@
-"""A namespace never has more GPUs to itself than its ResourceQuota allows, whatever its pods request."""
+"""A namespace never has more GPUs to itself than its ResourceQuota allows, with any requests."""
 
 from __future__ import annotations
 

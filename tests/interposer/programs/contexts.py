@@ -125,7 +125,7 @@ def retains_and_releases() -> None:
 
 
 def threads_release_the_last_at_once(limit: int) -> None:
-    """The last release frees the context's memory, in whatever order the threads come."""
+    """The last release frees the context's memory, in any order of the threads."""
     c = Cuda(device=None)
     context, together = ctypes.c_void_p(), threading.Barrier(2)
 

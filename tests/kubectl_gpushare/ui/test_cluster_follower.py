@@ -1,4 +1,4 @@
-"""What the page says while reading a live cluster fails in part."""
+"""The page while reading a live cluster fails in part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The history of the page: what Events and pods tell of the last hour, and what changes between two states."""
+"""The history of the page: the last hour by Events and pods, and the changes between two states."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def test_a_tile_has_the_shares_with_request_limit_and_use() -> None:
 
 def test_tiles_agree_with_top() -> None:
     built = model()
-    for summary in gpu_table.build(sample.nodes(), usage=sample.used()):
+    for summary in gpu_table.build(Snapshot(tuple(sample.nodes()), usage=sample.used())):
         if summary.gone:
             continue
         tile, item = gpu(built, summary.name), gpu_table.item(summary)

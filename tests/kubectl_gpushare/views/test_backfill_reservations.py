@@ -28,14 +28,14 @@ def held() -> GpuNode:
 
 
 def test_list_names_the_reservations_pod_without_counting_it() -> None:
-    first, second = gpu_table.build([held()])
+    first, second = gpu_table.build(Snapshot((held(),)))
     assert (first.statuses, second.statuses) == (("Held",), ())
     document = gpu_table.item(first)
     assert document["pods"] == 1
     assert document["heldFor"] == ["ml/large"]
     assert document["compute"]["freePercent"] == 0
     assert document["reason"] == "freed capacity is reserved for ml/large"
-    (row,) = node_table.build([held()])
+    (row,) = node_table.build(Snapshot((held(),)))
     assert row.statuses == ("Held:1",)
     assert row.total.pods == 1
     assert row.reason == "node-a/0: freed capacity is reserved for ml/large"
@@ -61,6 +61,6 @@ def test_a_node_has_an_age_and_labels() -> None:
     described = dataclasses.replace(held(), labels={"zone": "a"})
     page = describe.node(described, Snapshot((described,), ()), now=sample.NOW)
     assert any(line.split() == ["Age:", "3h"] for line in layout.page_lines(page, PLAIN))
-    (row,) = node_table.build([described])
+    (row,) = node_table.build(Snapshot((described,)))
     assert node_table.item(row)["labels"] == {"zone": "a"}
     assert node_table.item(row)["created"] == "2026-03-01T09:00:00Z"

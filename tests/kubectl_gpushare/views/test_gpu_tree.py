@@ -43,8 +43,8 @@ def names(look: Look, tree: ClusterTree = TREE, namespace: str = "") -> list[str
 
 
 def test_nodes_and_gpus_have_the_figures_of_top() -> None:
-    gpus = gpu_table.table(gpu_table.build(SNAPSHOT.nodes, usage=SNAPSHOT.usage), with_used=True)
-    nodes = node_table.table(node_table.build(SNAPSHOT.nodes, usage=SNAPSHOT.usage), with_used=True)
+    gpus = gpu_table.table(gpu_table.build(dataclasses.replace(SNAPSHOT, node_objects=None)), with_used=True)
+    nodes = node_table.table(node_table.build(dataclasses.replace(SNAPSHOT, node_objects=None)), with_used=True)
     expected = {
         by_header(table.columns, row)["NAME"]: by_header(table.columns, row)
         for table in (gpus, nodes)
@@ -113,7 +113,7 @@ def test_a_filter_shows_matches_and_what_is_above_them(words: tuple[str, ...], e
 def test_rows_are_sorted_as_the_lists_of_top_are() -> None:
     for key in gpu_tree.SORT_KEYS:
         rows = all_rows(TREE, dataclasses.replace(ALL, sort_by=key))
-        nodes = node_table.build(SNAPSHOT.nodes, key, usage=SNAPSHOT.usage)
+        nodes = node_table.build(dataclasses.replace(SNAPSHOT, node_objects=None), key)
         assert [row.subject[1] for row in rows if row.key[0] == "node"] == [row.node.name for row in nodes]
 
 

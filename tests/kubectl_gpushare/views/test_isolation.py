@@ -1,4 +1,4 @@
-"""What a GPU offers, what a share got and why, in every view; nothing of it in tables where all shares have leases."""
+"""The isolations of GPUs and shares, with reasons, in every view; tables where all shares have leases omit them."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def holding() -> GpuNode:
 
 
 def test_lists_show_the_larger_share() -> None:
-    (gpu,) = gpu_table.build([holding()])
+    (gpu,) = gpu_table.build(Snapshot((holding(),)))
     assert gpu_table.item(gpu)["compute"]["freePercent"] == 20
     row = pod_table.PodRow("default", "trainer", POD, holding().allocations[0], (gpu,), "Running")
     assert (row.request_percent, row.memory_bytes) == (80, 64 * builders.GIB)

@@ -11,12 +11,13 @@ import pytest
 from kubectl_gpushare.output import layout
 from kubectl_gpushare.output.terminal import Terminal
 from kubectl_gpushare.output.values import Column, Table
+from kubectl_gpushare.source.snapshot import Snapshot
 from kubectl_gpushare.views import cell_figures, gpu_table, node_table, pod_table
 from tests.kubectl_gpushare import answered, sample
 
 TABLES: dict[str, Callable[[], Table]] = {
-    "gpus": lambda: gpu_table.table(gpu_table.build(sample.nodes()), with_used=True),
-    "nodes": lambda: node_table.table(node_table.build(sample.nodes()), with_used=True),
+    "gpus": lambda: gpu_table.table(gpu_table.build(Snapshot(tuple(sample.nodes()))), with_used=True),
+    "nodes": lambda: node_table.table(node_table.build(Snapshot(tuple(sample.nodes()))), with_used=True),
     "pods": lambda: pod_table.table(pod_table.build(sample.snapshot()), now=0.0, with_used=True),
     "rightsize": lambda: answered.rightsized().table(),
 }

@@ -97,7 +97,7 @@ def test_no_largest_share_next_to_an_exclusion_label() -> None:
 
 def test_free_shows_compute_and_memory() -> None:
     full = builders.allocation("a1", "GPU-node-a-0", request=100, memory_gib=20)
-    gpus = gpu_table.build([dataclasses.replace(NODE, allocations=(full,))])
+    gpus = gpu_table.build(Snapshot((dataclasses.replace(NODE, allocations=(full,)),)))
     made = gpu_table.table(gpus)
     place = [column.header for column in made.columns].index("FREE")
     assert [row[place] for row in made.rows] == ["0+60Gi", "1+80Gi"]
@@ -111,7 +111,7 @@ def test_describe_says_the_same_as_top() -> None:
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing on 2 GPUs$", text, re.MULTILINE)
     assert "Ready" not in text
-    gpu = gpu_summary.summarize([NODE], unavailable_nodes.find([NODE], taken.node_objects))[0]
+    gpu = gpu_summary.summarize([NODE], absent=unavailable_nodes.find([NODE], taken.node_objects))[0]
     text = "\n".join(layout.page_lines(gpu_page.gpu(gpu, NODE, taken, now=0), Terminal()))
     assert re.search(r"^Status: +NoAgent\nReason: +the agent of node-a is not running", text, re.MULTILINE)
     assert re.search(r"^Free: +nothing$", text, re.MULTILINE)

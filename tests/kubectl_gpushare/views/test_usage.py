@@ -44,8 +44,8 @@ def tables(snapshot: Snapshot) -> list[Table]:
         return snapshot.nodes
 
     return [
-        gpu_table.table(gpu_table.build(nodes(), usage=snapshot.usage), with_used=True),
-        node_table.table(node_table.build(nodes(), usage=snapshot.usage), with_used=True),
+        gpu_table.table(gpu_table.build(Snapshot(tuple(nodes()), usage=snapshot.usage)), with_used=True),
+        node_table.table(node_table.build(Snapshot(tuple(nodes()), usage=snapshot.usage)), with_used=True),
         pod_table.table(pod_table.build(snapshot), now=0.0, with_used=True),
     ]
 

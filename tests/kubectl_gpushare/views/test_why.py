@@ -159,7 +159,7 @@ def test_a_placed_pod_that_is_not_bound_says_why(
 
 
 def test_bounds_of_the_namespace_are_those_of_the_webhook(plugin: Plugin, tmp_path: Path) -> None:
-    """`fit` applies defaults and refuses; `why` says what a new pod would be told, and proposes nothing of that kind."""
+    """`fit` applies defaults and bounds; `why` gives the reason for denying a new pod, and no remedy beyond the bounds."""
     annotations = {
         "default.gpushare.io/memory": "8Gi",
         "min.gpushare.io/memory": "4Gi",

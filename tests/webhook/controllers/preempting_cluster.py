@@ -57,7 +57,7 @@ class Preempting(Cluster):
 
     def __init__(self, *nodes: GpuNode) -> None:
         super().__init__(*nodes)
-        self.api = EvictionApi(self.pods)
+        self.api: Any = EvictionApi(self.pods)
         self.evicted, self.refusing, self.budgets = self.api.evicted, self.api.refusing, self.api.budgets
         self.events: list[tuple[str, str]] = []
         self.time = 0.0

@@ -1,4 +1,4 @@
-"""The preemptor on a ledger in memory: who is evicted for whom, and that the place is kept."""
+"""The preemptor on a ledger in memory: which pods it evicts, and that the nominated pod gets their place."""
 
 from __future__ import annotations
 

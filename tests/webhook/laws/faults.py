@@ -133,7 +133,7 @@ class Faults:
         self._recreate(name, gone["status"])
 
     def _swap(self, name: str) -> None:
-        """Replace GPUs for good; pods on the old ones keep their useless shares."""
+        """Replace GPUs permanently; pods on the old ones keep their useless shares."""
         gone = self._api.delete(GPUNODES, "", name)
         gpus = [{**gpu, "uuid": f"{gpu['uuid']}-{self._api.version}"} for gpu in gone["status"]["gpus"]]
         self._recreate(name, {**gone["status"], "gpus": gpus})

@@ -1,4 +1,4 @@
-"""Stories: what users do in a world, and how often faults happen, from a seed, so that a failure can be repeated."""
+"""Stories: the actions of users in a world, and the faults, from a seed, so that a failure can be repeated."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def broken_at_rest(api: SimulatedApi, *, forgotten: Collection[str] = ()) -> Ite
 
 
 def _promised_too_much(api: SimulatedApi) -> Iterator[str]:
-    """Yield GPUs that living pods together were promised too much of, whatever the ledger says."""
+    """Yield GPUs that were promised to too many living pods, by the pods' annotations, not by the ledger."""
     compute: collections.Counter[str] = collections.Counter()
     memory: collections.Counter[str] = collections.Counter()
     kinds: dict[str, set[str]] = collections.defaultdict(set)

@@ -12,7 +12,7 @@ import dataclasses
 import logging
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Final
 
 from gpushare import borrowing, contract, errors
 from gpushare.borrowing import Bounds, Placeholder
@@ -51,27 +51,6 @@ class BorrowSettings:
     idle_seconds: float = 60.0
 
 
-class BorrowClient(Protocol):
-    """The calls of the API client that placeholders need; all raise ClusterError."""
-
-    async def get(self, path: str) -> dict[str, Any]:
-        """Return the object at `path`."""
-
-    async def list(
-        self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
-    ) -> api_client.ObjectList[api_client.Kept]:
-        """Return the objects of the collection at `path`, each reduced by `keep`."""
-
-    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object in the collection at `path`, and return it as stored."""
-
-    async def patch(self, path: str, body: Any) -> dict[str, Any]:
-        """Merge `body` into the object at `path`, and return it as stored."""
-
-    async def delete(self, path: str, *, uid: str | None = None, grace_seconds: int | None = None) -> dict[str, Any]:
-        """Delete the pod at `path` with this UID."""
-
-
 @dataclasses.dataclass(eq=False)
 class BorrowController:
     """Borrows GPUs for one cluster.
@@ -79,7 +58,7 @@ class BorrowController:
     report: gets the number of borrowed GPUs. warn: sends an Event about a node's GPUNode, or about a placeholder.
     """
 
-    api: BorrowClient
+    api: api_client.ApiClient
     store: ledger_store.LiveLedger
     reservation: Reservation
     settings: BorrowSettings
@@ -204,13 +183,7 @@ class BorrowController:
         try:
             most = max(0, self.settings.max_gpus - existing + asked_for)
             packing = await borrow_packing.pack(
-                lacking,
-                lenders,
-                scratch,
-                self.reservation,
-                most=most,
-                refused=self._refused,
-                together=together,
+                lacking, lenders, scratch, self.reservation, most=most, refused=self._refused, together=together
             )
         finally:
             scratch.close()

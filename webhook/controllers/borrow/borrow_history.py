@@ -20,7 +20,7 @@ MAX_PAUSE_SECONDS: Final = 900.0
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Pause:
-    """No GPU of a node is asked for until then; `reason`: a clause."""
+    """The time until which no GPU of a node is requested; `reason`: a clause."""
 
     until: float
     seconds: float

@@ -47,13 +47,7 @@ def label(one: Placeholder) -> dict[str, Any]:
 
 def reference(one: Placeholder) -> dict[str, str]:
     """Return the reference of an Event about a placeholder."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "namespace": contract.BORROW_NAMESPACE,
-        "name": one.name,
-        "uid": one.uid,
-    }
+    return {"apiVersion": "v1", "kind": "Pod", "namespace": contract.BORROW_NAMESPACE, "name": one.name, "uid": one.uid}
 
 
 def read(made: PodJson) -> Placeholder:

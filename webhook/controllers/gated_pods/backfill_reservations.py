@@ -6,10 +6,10 @@ import dataclasses
 import functools
 import logging
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
-from gpushare import errors, ledger
+from gpushare import ledger
 from gpushare.allocation import Allocation, NodeAllocation
 from gpushare.gpunode import GpuNode
 from gpushare.request import Request
@@ -127,13 +127,9 @@ class BackfillReservations:
         pairs = [(pod, by_uid[pod.ref.uid], self.store.view(by_uid[pod.ref.uid].node)) for pod in pods]
         return all(view and backfill_reservation.can_fit(view, entry.allocation, pod) for pod, entry, view in pairs)
 
-    async def _commit(self, name: str, change: Callable[[GpuNode], GpuNode]) -> bool:
-        try:
-            await self.store.commit(name, change)
-        except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.info("Could not write a backfill reservation", extra={"node": name, "err": str(error)})
-            return False
-        return True
+    async def _commit(self, name: str, change: ledger_store.Change) -> bool:
+        failure, level = "Could not write a backfill reservation", logging.INFO
+        return await ledger_store.try_commit(self.store, name, change, failure, level=level) is not None
 
 
 def _adding(entry: Allocation, requests: Mapping[str, Request], node: GpuNode) -> GpuNode:

@@ -17,6 +17,7 @@ from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping
 from typing import Final
 
 from gpushare import contract, errors, ledger
+from gpushare.allocation import Allocation
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
@@ -105,8 +106,7 @@ class GatedPodScheduler:
         now = self.wall_clock()
         waiting = await self.place(pods, now=now)
         self.metrics.waiting(
-            queue.counts(waiting),
-            longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now),
+            queue.counts(waiting), longest_seconds=queue.longest_seconds((pod for pod, _ in waiting), now=now)
         )
         await pacing.let_others_run()
         if self.make_room is not None:
@@ -329,25 +329,19 @@ class GatedPodScheduler:
             return
         gated = await self._ungater.confirm_gated(sharing) if sharing else set[str]()
 
+        def is_due(entry: Allocation) -> bool:
+            if entry.is_backfill_reservation:
+                return entry.pod.uid in reserving
+            return entry.pod.uid in gated and (settled or entry.reserved_until is not None)
+
         def change(node: GpuNode) -> GpuNode:
-            ids = [
-                entry.id
-                for entry in node.allocations
-                if (
-                    entry.pod.uid in reserving
-                    if entry.is_backfill_reservation
-                    else entry.pod.uid in gated and (settled or entry.reserved_until)
-                )
-            ]
+            ids = [entry.id for entry in node.allocations if is_due(entry)]
             return ledger.release(node, ids) if ids else node
 
         nodes = [view.node.name for view in self.store.views() if change(view.node) is not view.node]
         for name in nodes if gated or reserving else ():
-            try:
-                await self.store.commit(name, change)
-            except (ledger_store.UnreachableError, errors.LedgerError) as error:
-                # The next round finds them again.
-                logger.warning("Could not release a gated pod's share", extra={"node": name, "err": str(error)})
+            # If that fails, the next round finds them again.
+            await ledger_store.try_commit(self.store, name, change, "Could not release a gated pod's share")
 
     def _existing_share(self, pod: Pod, existing: ExistingAllocations) -> mutation.Placed | None:
         """Return the share that a former placer, or a write whose answer was lost, has given to the pod."""

@@ -18,7 +18,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 from gpushare import contract, errors, ledger, preemption
 from gpushare.allocation import Allocation, GivenShare, NodeAllocation
@@ -60,26 +60,11 @@ Waiting = Sequence[tuple[Pod, Refusal]]
 Kind = tuple[str, int]  # needs and priority
 
 
-class PreemptionClient(Protocol):
-    """The calls of the API client that preemption needs; all raise ClusterError."""
-
-    async def get(self, path: str) -> dict[str, Any]:
-        """Return the object at `path`."""
-
-    async def list(
-        self, path: str, *, keep: Callable[[api_client.Json], api_client.Kept]
-    ) -> api_client.ObjectList[api_client.Kept]:
-        """Return the objects of the collection at `path`, each reduced by `keep`."""
-
-    async def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object in the collection at `path`, and return it as stored."""
-
-
 @dataclasses.dataclass(eq=False)
 class Preemptor:
     """Decides for the waiting pods of each round. pods: all with a share; leads: whether this process still leads."""
 
-    api: PreemptionClient
+    api: api_client.ApiClient
     store: ledger_store.LiveLedger
     pods: Mapping[Key, Pod]
     recorder: EventRecorder
@@ -289,14 +274,12 @@ class Preemptor:
 
     async def _withdraw(self, pod: Pod, *, but: str = "") -> bool:
         """Release the reservations of a pod, except on the node `but`; return whether all writes succeeded."""
-        holding = [
-            view.node.name for view in self.store.views() if any(_reserves(e, pod) for e in view.node.allocations)
-        ]
+        names = [view.node.name for view in self.store.views() if any(_reserves(e, pod) for e in view.node.allocations)]
 
         def release(node: GpuNode) -> GpuNode:
             return ledger.release(node, [entry.id for entry in node.allocations if _reserves(entry, pod)])
 
-        return all([await self._commit(name, release) for name in holding if name != but])
+        return all([await self._commit(name, release) for name in names if name != but])
 
     async def _evict_all(self, pod: Pod, found: Nomination, *, is_first: bool = False) -> str:
         """Evict the victims as far as the rate allows; return whose place the pod takes, and why some stay for now.
@@ -367,13 +350,9 @@ class Preemptor:
         is_full = len(self._recent) == MAX_PER_MINUTE
         return max(0.0, self._recent[0] + 60.0 - self.clock()) if is_full else 0.0
 
-    async def _commit(self, name: str, change: Callable[[GpuNode], GpuNode]) -> bool:
-        try:
-            await self.store.commit(name, change)
-        except (ledger_store.UnreachableError, errors.LedgerError) as error:
-            logger.info("Could not write a nomination", extra={"node": name, "err": str(error)})
-            return False
-        return True
+    async def _commit(self, name: str, change: ledger_store.Change) -> bool:
+        failure, level = "Could not write a nomination", logging.INFO
+        return await ledger_store.try_commit(self.store, name, change, failure, level=level) is not None
 
 
 def nominations(nodes: Iterable[GpuNode]) -> dict[str, NodeAllocation]:

@@ -1,4 +1,4 @@
-"""A program that exports memory, releases it, and imports memory of others."""
+"""A program that exports memory, releases it, and imports that of other programs."""
 
 from __future__ import annotations
 
