@@ -270,8 +270,11 @@ def _take(selected: Selected, part: Needs, rows: Ints) -> None:
         selected.taken.append(PlacedPart(part, taken))
         selected.nodes = selected.meanwhile(ALL_STEPS)
         return
-    selected.states = states.beside(_without(states, part))
-    nodes.state[at] += states.kind.size
+    # Only the states of taken GPUs get another one: eight parts would make 256 of each.
+    is_taken = np.zeros(states.kind.size, bool)
+    is_taken[nodes.state[at]] = True
+    selected.states = states.beside(_without(states.of_gpus(np.flatnonzero(is_taken)), part))
+    nodes.state[at] = states.kind.size - 1 + np.cumsum(is_taken)[nodes.state[at]]
 
 
 def _without(columns: Columns, part: Needs) -> Columns:

@@ -88,6 +88,10 @@ class Columns:
         values = {name: getattr(states, name)[0].take(self.state) for name in _FIELDS[:_PER_STATE]}
         return dataclasses.replace(self, **values)
 
+    def of_gpus(self, gpus: Ints) -> Columns:
+        """Return these columns of states with the given ones only."""
+        return dataclasses.replace(self, **{name: getattr(self, name).take(gpus, 1) for name in _FIELDS[:_PER_GPU]})
+
     def beside(self, others: Columns) -> Columns:
         """Return copies of these columns, then the others."""
         joined = {name: np.concatenate([getattr(self, name), getattr(others, name)], 1) for name in _FIELDS[:_PER_GPU]}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpushare import ledger, placement, policies
-from gpushare.allocation import PodRef
+from gpushare.allocation import Memory, PodRef, Share
 from gpushare.gpunode import GpuNode
 from gpushare.mix import Host
 from gpushare.placement import NodeView, Placement, gpu_selection
@@ -19,7 +19,7 @@ from gpushare.placement.grid import Grid, Room
 from gpushare.placement.request_key import RequestKey
 from gpushare.placement.scoring import Scoring
 from gpushare.refusal import Refusal
-from gpushare.request import Constraints, Request
+from gpushare.request import Constraints, Demand, Request
 from tests import builders
 from tests.gpushare.laws import strategies
 
@@ -199,3 +199,17 @@ def test_arrays_choose_the_same_gpus_as_one_node(node: GpuNode, request: Request
     gpus = grid.gpus(0)
     chosen = {gpus[row].uuid for row in np.flatnonzero(taken[:, 0]).tolist()}
     assert {uuid for share in answer.shares for uuid in share.gpu_uuids} == chosen
+
+
+def test_pods_with_many_shares_do_not_multiply_the_states_of_gpus() -> None:
+    grid = Grid()
+    scoring = Scoring(grid)
+    for number in range(30):
+        grid.put(NodeView.from_node(builders.node(f"node-{number}", gpus=8)), Room())
+    demands = tuple(
+        Demand((f"c{percent}",), Share(percent, 100, Memory(percent=percent)), 5) for percent in range(1, 9)
+    )
+    shape = RequestKey.for_request(Request(demands, Constraints()), policy="fragmentation")
+    states = gpu_selection.select(shape, scoring.needs(shape), scoring.worth, grid, None).states
+    assert states is not None
+    assert states.kind.size <= 30 * 8
