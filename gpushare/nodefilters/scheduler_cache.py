@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import contract
@@ -98,12 +98,11 @@ class NodeFilter:
             return False
         return verdicts[node] is None
 
-    def misfits(self, nodes: Set[str]) -> Iterator[str]:
-        """Yield nodes that cannot take the pod: all of `nodes`, and others. Much faster than `fits` for each node.
+    def misfits(self) -> Iterator[str]:
+        """Yield the names of all Nodes that cannot take the pod. Much faster than `fits` for each node.
 
         Unless the pod is counted already, nodes that lack CPU, memory or room for one more pod may be left out.
         """
-        yield from nodes - self._nodes.keys()
         passing = self._passing & self._verdicts.candidates().rows
         for row in node_index.row_numbers(self._nodes.labels.every_row & ~(passing & self._sure())):
             name = self._nodes.at(row).name

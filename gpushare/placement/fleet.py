@@ -9,7 +9,7 @@ typical mix (`worth`, `pricing`). Not thread-safe.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -94,21 +94,26 @@ class Fleet:
         host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
         unfit: Callable[[str], str | None] = fits_anywhere,
-        misfits: Callable[[Set[str]], Iterable[str]] | None = None,
+        misfits: Callable[[], Iterable[str]] | None = None,
+        is_deprioritized: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
         """Return the best placement, or a refusal with the nearest miss of each rule; see `node_by_node.place`.
 
         host: the pod's CPU and memory requests. unfit: returns why a node cannot take the pod, or None. misfits:
-        returns for which of several nodes that is not None, if there is a faster way; others count for nothing.
+        returns for which nodes that is not None, if there is a faster way; unknown nodes count for nothing.
+        is_deprioritized: whether a node is used only if no other fits.
         """
-        misfits = misfits or (lambda nodes: [node for node in nodes if unfit(node) is not None])
+        misfits = misfits or (lambda: [] if unfit is fits_anywhere else filter(unfit, self._views))
         shape = RequestKey.for_request(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
-        slot = self._best(total, unfit)
-        missed = self._scoring.missed(shape)
+        slot = None
+        if is_deprioritized is not None:
+            slot = self._best(total, lambda name: not is_deprioritized(name) and unfit(name) is None)
+        if slot is None:
+            slot = self._best(total, lambda name: unfit(name) is None)
         if slot is None:
             worth = self._scoring.worth
-            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, misfits, missed)
+            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, misfits)
         view = self._views[self._grid.names[slot]]
         rejected: list[Rejected] = []
         price = self._price(shape, needs, view)
@@ -174,7 +179,7 @@ class Fleet:
 
         return price
 
-    def _best(self, total: Floats, unfit: Callable[[str], str | None]) -> int | None:
+    def _best(self, total: Floats, is_fit: Callable[[str], bool]) -> int | None:
         """Return the cheapest slot whose node is fit; ties go to the first name."""
         names, ranks = self._grid.names, self._grid.ranks()
         for _ in range(_UNFIT_IN_A_ROW):
@@ -183,13 +188,13 @@ class Fleet:
                 return None
             equal = np.flatnonzero(total <= lowest + _SAME)
             slot = int(equal[ranks[equal].argmin()])
-            if unfit(names[slot]) is None:
+            if is_fit(names[slot]):
                 return slot
             total = total.copy()
             total[slot] = np.inf
         for slot in np.lexsort((ranks, total)).tolist():
             if total[slot] == np.inf:
                 return None
-            if unfit(names[slot]) is None:
+            if is_fit(names[slot]):
                 return int(slot)
         return None

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
@@ -18,7 +18,6 @@ from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Columns, Floats, Grid, Ints
-from gpushare.placement.node_by_node import fits_anywhere
 from gpushare.placement.request_key import RequestKey, in_order
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Worth
@@ -46,49 +45,30 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
-    misfits: Callable[[Set[str]], Iterable[str]],
-    missed: Sequence[Selected] | None = None,
+    misfits: Callable[[], Iterable[str]],
 ) -> Refusal:
-    """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
-
-    missed: for each part the nodes, fit or not, that have no room for it, if known already.
-    """
-    reasons = _Reasons()
-    slots, others = _fit_nodes(shape, grid, unfit, misfits)
+    """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first."""
+    reasons, missed = _Reasons(), list[Selected]()
+    is_fit = eligibility.host_fits(shape, grid.now())
+    is_fit[[grid.slots[name] for name in misfits() if name in grid.slots]] = False
+    others = np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
     shares = [demand.share for demand in in_order(request)]
-    if len(needs) == 1:
-        everywhere = len(slots) == grid.width
-        missed = [gpu_selection.begin(shape, grid, None if everywhere else slots, changing=False)]
-    elif missed is None:
-        missed = []
-        gpu_selection.select(shape, needs, worth, grid, slots, missed=missed)
-    is_fit = np.zeros(grid.width, np.bool_)
-    is_fit[slots] = True
-    for part, share, there in zip(needs, shares, missed, strict=True):
-        kept = np.flatnonzero(is_fit[there.slots])
-        if len(kept):
-            _rejected_by(
-                part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, reasons
-            )
+    for part, share in zip(needs[:1], shares, strict=False):
+        every = Selected(np.arange(grid.width), grid.now(), np.zeros(0), np.zeros(0))
+        slots = _rejected_by(part, share, shape, grid, every, is_fit, views, reasons)
+        if len(needs) > 1 and len(slots):
+            gpu_selection.select(shape, needs, worth, grid, slots, missed=missed)
+    for part, share, there in zip(needs[1:], shares[1:], missed[1:], strict=False):
+        _rejected_by(part, share, shape, grid, there, is_fit, views, reasons)
     if not reasons.nearest and not len(others):  # `misfits` left out a node that `unfit` rejects
+        slots = np.flatnonzero(is_fit)
         others = np.array([slot for slot in slots if unfit(grid.names[slot]) is not None], np.int64)
     if len(others):
         _add_unfit_nodes(others, shape, needs[:1], grid, unfit, reasons)
     reasons.nearest.sort(key=lambda entry: entry[0])
-    of_nodes = (grid.now().kind != ABSENT).sum(0)
     rejected = tuple(entry for _, entry in reasons.nearest)
-    gpus, max_per_node = int(of_nodes.sum()), int(of_nodes.max(initial=0))
+    gpus, max_per_node = sum(grid.gpus_of_kinds), max(grid.node_gpus)
     return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views), max_per_node=max_per_node)
-
-
-def _fit_nodes(
-    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], misfits: Callable[[Set[str]], Iterable[str]]
-) -> tuple[Ints, Ints]:
-    """Return the slots of nodes that can take the pod, and those of the others."""
-    is_fit = eligibility.host_fits(shape, grid.now())
-    if unfit is not fits_anywhere:
-        is_fit[[grid.slots[name] for name in misfits(grid.slots.keys()) if name in grid.slots]] = False
-    return np.flatnonzero(is_fit), np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
 
 
 def _add_unfit_nodes(
@@ -132,25 +112,21 @@ def _rejected_by(
     shape: RequestKey,
     grid: Grid,
     so_far: Selected,
+    is_fit: Bools,
     views: Mapping[str, NodeView],
     reasons: _Reasons,
-) -> None:
-    """Add why this part does not fit on these nodes, which have room for the parts before it."""
-    left = so_far.left
-    shortfalls = dict(eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots))
-    there = left.kind != ABSENT
-    options = np.logical_and.reduce([there, *(short == PASSES for short in shortfalls.values())])
+) -> Ints:
+    """Add why this part does not fit on these nodes, as far as they can take the pod; return the slots where it does.
+
+    so_far: nodes with room for the parts before it.
+    """
+    left, fit, ranks = so_far.left, is_fit[so_far.slots], grid.ranks()[so_far.slots]
+    options = eligibility.will_do(part, shape.constraints, grid, left, so_far.slots)
     count = options.sum(0)
-    failed = count < part.gpus
-    ranks = grid.ranks()[so_far.slots]
-    open_ = there & failed
-    for rule, short in shortfalls.items():
-        ruled_out = open_ & (short != PASSES)
-        open_ = open_ & (short == PASSES)
-        number = int(ruled_out.sum())
-        if not number:
-            continue
-        reasons.counts[rule] += number
+    failed = fit & (count < part.gpus)
+    gpus = (left.kind != ABSENT) & ~options & failed
+    for rule, ruled_out, short in eligibility.ruled_out(part, shape.constraints, grid, left, so_far.slots, gpus):
+        reasons.counts[rule] += int(np.count_nonzero(ruled_out))
         row, column = _nearest(ruled_out, ranks, short)
         view = views[grid.names[so_far.slots[column]]]
         reasons.nearest.append(_reason(view, grid, so_far.slots, left, row, column, share, shape, int(ranks[column])))
@@ -161,6 +137,8 @@ def _rejected_by(
         name = grid.names[so_far.slots[column]]
         entry = explanation.too_few(name, fitting=int(count[column]), needed=part.gpus)
         reasons.nearest.append(((entry.shortfall, int(ranks[column]), _LAST_ROW), entry))
+    slots: Ints = so_far.slots[fit & ~failed]
+    return slots
 
 
 def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:

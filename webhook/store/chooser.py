@@ -12,7 +12,7 @@ import collections
 import dataclasses
 import itertools
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import contract, isolation, pod
@@ -58,6 +58,7 @@ class Chooser:
         self._fleet = Fleet()
         self._changed: set[str] = set()  # nodes whose update the fleet lacks
         self._shown_overrides: dict[str, NodeView] = {}  # overrides that the fleet was shown last
+        self._unregistered: set[str] = set()  # shown nodes without a Node object
         self._requested: dict[str, Host] = {}  # shown node with GPUs -> by its pods, but for those of daemons
         self._every = NO_HOST  # the sum of that
         self.cache.on_change(self.mark_changed)
@@ -119,10 +120,8 @@ class Chooser:
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
-        misfits: Callable[[Set[str]], Iterable[str]] = node_filter.misfits
         if excluded:
             reason_against = lambda name: excluded.get(name) or node_filter(name)  # noqa: E731
-            misfits = lambda names: itertools.chain(excluded, node_filter.misfits(names))  # noqa: E731
         contended = is_deprioritized = self.deprioritized()
         if avoided.last_resort:
             is_deprioritized = lambda name: (  # noqa: E731
@@ -130,17 +129,14 @@ class Chooser:
             )
 
         def attempt(request: Request) -> Placement | Refusal:
-            if is_deprioritized is not None:
-                outcome = self._fleet.place(
-                    request,
-                    host=host,
-                    policy=policy,
-                    unfit=lambda name: _DEPRIORITIZED if is_deprioritized(name) else reason_against(name),
-                    misfits=lambda names: names,  # its refusal is not used
-                )
-                if isinstance(outcome, Placement):
-                    return outcome
-            return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, misfits=misfits)
+            return self._fleet.place(
+                request,
+                host=host,
+                policy=policy,
+                unfit=reason_against,
+                misfits=lambda: itertools.chain(self._unregistered, excluded, node_filter.misfits()),
+                is_deprioritized=is_deprioritized,
+            )
 
         bound = self._bound_on(manifest, request)
         views = self._fleet.exclusive_views() if bound else ()
@@ -211,6 +207,8 @@ class Chooser:
             self._fleet.remove(name)
         else:
             self._fleet.update(view, room=Room(*(self.cache.room(name) or ())))
+        is_registered = view is None or self.cache.node_spec(name) is not None
+        (self._unregistered.discard if is_registered else self._unregistered.add)(name)
         self._count(name, has_gpus=view is not None and bool(view.node.gpus))
         self.cache.count_offer(name)
 
@@ -228,7 +226,6 @@ class Chooser:
         )
 
 
-_DEPRIORITIZED: Final = "is left to other replicas"
 FEWEST: Final = FEW_PODS
 PART: Final = 3  # one third
 MIN_PERCENT: Final = 800  # of a GPU: eight whole ones

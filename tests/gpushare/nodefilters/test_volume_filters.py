@@ -100,7 +100,7 @@ class Cluster:
         )
         said = node_filter(node)
         assert node_filter.fits(node) == (said is None)
-        assert (node in node_filter.misfits({node})) == (said is not None)
+        assert (node in node_filter.misfits()) == (said is not None)
         return said
 
 

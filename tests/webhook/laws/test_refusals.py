@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import random
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import pytest
@@ -53,7 +53,8 @@ class Cluster(ScriptedApi):
         """Change one thing."""
         name, kind = self.random.choice(NAMES), self.random.random()
         if kind < 0.2:
-            self.tell(api_store.NODES_PATH, {"type": "MODIFIED", "object": self._node(name)})
+            change = self.random.choice(("DELETED", "MODIFIED", "MODIFIED"))
+            self.tell(api_store.NODES_PATH, {"type": change, "object": self._node(name)})
         elif kind < 0.4:
             self.tell(occupancy.PODS_PATH, {"type": "MODIFIED", "object": self._pod(name)})
         elif kind < 0.6:
@@ -102,8 +103,8 @@ class Cluster(ScriptedApi):
         return {**item, "metadata": {**metadata, **stamp}}
 
 
-def every_node(asked: scheduler_cache.NodeFilter, nodes: Set[str]) -> Iterator[str]:
-    return (name for name in nodes if not asked.fits(name))
+def every_node(asked: scheduler_cache.NodeFilter) -> Iterator[str]:
+    return (name for name in NAMES if not asked.fits(name))
 
 
 async def test_a_refusal_is_as_if_every_node_were_asked(monkeypatch: pytest.MonkeyPatch) -> None:
