@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from gpushare import ledger
 from gpushare.allocation import Share
 from gpushare.placement import eligibility, explanation, filters, gpu_selection
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Columns, Floats, Grid, Ints
 from gpushare.placement.request_key import RequestKey, in_order
@@ -45,17 +44,21 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
-    misfits: Callable[[], Iterable[str]],
+    misfits: Bools,
 ) -> Refusal:
-    """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first."""
+    """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
+
+    misfits: by slot, whether `unfit` rejects the node; may leave out nodes that lack CPU, memory or room for a pod.
+    """
     reasons, missed = _Reasons(), list[Selected]()
-    is_fit = eligibility.host_fits(shape, grid.now())
-    is_fit[[grid.slots[name] for name in misfits() if name in grid.slots]] = False
+    is_fit = eligibility.host_fits(shape, grid.now()) & ~misfits
     others = np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
     shares = [demand.share for demand in in_order(request)]
+    fitting, needed = np.zeros(grid.width, np.int64), 0
     for part, share in zip(needs[:1], shares, strict=False):
         every = Selected(np.arange(grid.width), grid.now(), np.zeros(0), np.zeros(0))
-        slots = _rejected_by(part, share, shape, grid, every, is_fit, views, reasons)
+        fitting, needed = _rejected_by(part, share, shape, grid, every, is_fit, views, reasons), part.gpus
+        slots = np.flatnonzero(is_fit & (fitting >= needed))
         if len(needs) > 1 and len(slots):
             gpu_selection.select(shape, needs, worth, grid, slots, missed=missed)
     for part, share, there in zip(needs[1:], shares[1:], missed[1:], strict=False):
@@ -64,7 +67,7 @@ def refuse(
         slots = np.flatnonzero(is_fit)
         others = np.array([slot for slot in slots if unfit(grid.names[slot]) is not None], np.int64)
     if len(others):
-        _add_unfit_nodes(others, shape, needs[:1], grid, unfit, reasons)
+        _add_unfit_nodes(others, shape, np.minimum(fitting, needed), needed, grid, unfit, reasons)
     reasons.nearest.sort(key=lambda entry: entry[0])
     rejected = tuple(entry for _, entry in reasons.nearest)
     gpus, max_per_node = sum(grid.gpus_of_kinds), max(grid.node_gpus)
@@ -74,25 +77,25 @@ def refuse(
 def _add_unfit_nodes(
     others: Ints,
     shape: RequestKey,
-    first: Sequence[Needs],
+    fitting: Ints,
+    needed: int,
     grid: Grid,
     unfit: Callable[[str], str | None],
     reasons: _Reasons,
 ) -> None:
-    """Add how many nodes cannot take the pod, and the reason of the nearest of them only."""
+    """Add how many nodes cannot take the pod, and the reason of the nearest of them only.
+
+    fitting: [n] GPUs that fit the first part, at most the needed ones.
+    """
     ranks = grid.ranks()
     reasons.counts[explanation.NODE_RULE] += len(others)
     if any(far[0] < explanation.NODE_SHORTFALL for far, _ in reasons.nearest):
         others = others[[ranks[others].argmin()]]  # a GPU of another node is a nearer miss
-    columns = grid.columns.at(others)
-    fitting, needed = np.zeros(len(others), np.int64), 0
-    for part in first:
-        fitting = eligibility.will_do(part, shape.constraints, grid, columns, others).sum(0)
-        needed = part.gpus
-    nearest = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))[0]
-    slot, name = int(others[nearest]), grid.names[others[nearest]]
+    lacks = eligibility.host_lacks(shape, grid.now())[others]
+    slot = int(others[np.lexsort((ranks[others], lacks, -fitting[others]))[0]])
+    name = grid.names[slot]
     reason = unfit(name) or _host(shape, grid, slot)
-    entry = explanation.unfit(name, reason, fitting=int(fitting[nearest]), needed=needed)
+    entry = explanation.unfit(name, reason, fitting=int(fitting[slot]), needed=needed)
     reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
 
 
@@ -116,14 +119,14 @@ def _rejected_by(
     views: Mapping[str, NodeView],
     reasons: _Reasons,
 ) -> Ints:
-    """Add why this part does not fit on these nodes, as far as they can take the pod; return the slots where it does.
+    """Add why this part does not fit on these nodes, as far as they can take the pod; return [n] the GPUs that fit.
 
     so_far: nodes with room for the parts before it.
     """
-    left, fit, ranks = so_far.left, is_fit[so_far.slots], grid.ranks()[so_far.slots]
+    left, ranks = so_far.left, grid.ranks()[so_far.slots]
     options = eligibility.will_do(part, shape.constraints, grid, left, so_far.slots)
-    count = options.sum(0)
-    failed = fit & (count < part.gpus)
+    count: Ints = options.sum(0)
+    failed = is_fit[so_far.slots] & (count < part.gpus)
     gpus = (left.kind != ABSENT) & ~options & failed
     for rule, ruled_out, short in eligibility.ruled_out(part, shape.constraints, grid, left, so_far.slots, gpus):
         reasons.counts[rule] += int(np.count_nonzero(ruled_out))
@@ -137,8 +140,7 @@ def _rejected_by(
         name = grid.names[so_far.slots[column]]
         entry = explanation.too_few(name, fitting=int(count[column]), needed=part.gpus)
         reasons.nearest.append(((entry.shortfall, int(ranks[column]), _LAST_ROW), entry))
-    slots: Ints = so_far.slots[fit & ~failed]
-    return slots
+    return count
 
 
 def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import itertools
 import types
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
@@ -58,7 +57,6 @@ class Chooser:
         self._fleet = Fleet()
         self._changed: set[str] = set()  # nodes whose update the fleet lacks
         self._shown_overrides: dict[str, NodeView] = {}  # overrides that the fleet was shown last
-        self._unregistered: set[str] = set()  # shown nodes without a Node object
         self._requested: dict[str, Host] = {}  # shown node with GPUs -> by its pods, but for those of daemons
         self._every = NO_HOST  # the sum of that
         self.cache.on_change(self.mark_changed)
@@ -134,7 +132,7 @@ class Chooser:
                 host=host,
                 policy=policy,
                 unfit=reason_against,
-                misfits=lambda: itertools.chain(self._unregistered, excluded, node_filter.misfits()),
+                misfits=lambda: node_filter.misfits() | self.cache.rows(excluded),
                 is_deprioritized=is_deprioritized,
             )
 
@@ -206,9 +204,7 @@ class Chooser:
         if view is None:
             self._fleet.remove(name)
         else:
-            self._fleet.update(view, room=Room(*(self.cache.room(name) or ())))
-        is_registered = view is None or self.cache.node_spec(name) is not None
-        (self._unregistered.discard if is_registered else self._unregistered.add)(name)
+            self._fleet.update(view, room=Room(*(self.cache.room(name) or ())), row=self.cache.row(name))
         self._count(name, has_gpus=view is not None and bool(view.node.gpus))
         self.cache.count_offer(name)
 

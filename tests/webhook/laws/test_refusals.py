@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,7 @@ from gpushare import codec, contract, errors, ledger, request
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
-from gpushare.nodefilters import scheduler_cache
+from gpushare.nodefilters import node_index, scheduler_cache
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.scripted_api import TURN_SECONDS, ScriptedApi
@@ -103,8 +103,9 @@ class Cluster(ScriptedApi):
         return {**item, "metadata": {**metadata, **stamp}}
 
 
-def every_node(asked: scheduler_cache.NodeFilter) -> Iterator[str]:
-    return (name for name in NAMES if not asked.fits(name))
+def every_node(asked: scheduler_cache.NodeFilter) -> int:
+    nodes = asked._nodes
+    return node_index.of_rows(nodes.row(name) for name in nodes if not asked.fits(name))
 
 
 async def test_a_refusal_is_as_if_every_node_were_asked(monkeypatch: pytest.MonkeyPatch) -> None:
