@@ -186,15 +186,14 @@ class Fleet:
 
     def _misfits(self, unfit: Callable[[str], str | None], misfits: Callable[[], int] | None) -> Bools:
         """Return [n] whether the node cannot take the pod."""
-        rows, is_misfit = self._grid.rows[: self._grid.width], np.zeros(self._grid.width, np.bool_)
-        if misfits is not None:
-            length = int(rows.max(initial=0)) // 8 + 1
-            found = (misfits() & (1 << 8 * length) - 1).to_bytes(length, "little")
-            bits = np.unpackbits(np.frombuffer(found, np.uint8), bitorder="little")
-            is_misfit = (rows < 0) | (bits[rows] > 0)
-        elif unfit is not fits_anywhere:
-            is_misfit[[self._grid.slots[name] for name in self._views if unfit(name) is not None]] = True
-        return is_misfit
+        if unfit is fits_anywhere:
+            return np.zeros(self._grid.width, np.bool_)
+        if misfits is None:
+            return np.array([name != "" and unfit(name) is not None for name in self._grid.names], np.bool_)
+        rows = self._grid.rows[: self._grid.width]
+        length = int(rows.max(initial=0)) // 8 + 1
+        found = (misfits() & (1 << 8 * length) - 1).to_bytes(length, "little")
+        return (rows < 0) | (np.unpackbits(np.frombuffer(found, np.uint8), bitorder="little")[rows] > 0)
 
     def _best(self, total: Floats, is_fit: Callable[[str], bool], is_misfit: Callable[[], Bools]) -> int | None:
         """Return the cheapest slot whose node is fit; ties go to the first name."""

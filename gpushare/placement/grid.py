@@ -358,8 +358,7 @@ class Grid:
 
     def _grow(self, gpus: int, nodes: int) -> None:
         self.columns = _enlarged(self.columns, gpus, nodes)
-        more = np.zeros(nodes - len(self.changed), np.int64)
-        self.changed, self.rows = np.append(self.changed, more), np.append(self.rows, more)
+        self.changed, self.rows = np.resize(self.changed, nodes), np.resize(self.rows, nodes)
 
     def _forget(self, slot: int) -> None:
         self._count(slot, -1)

@@ -94,19 +94,9 @@ def _add_unfit_nodes(
     lacks = eligibility.host_lacks(shape, grid.now())[others]
     slot = int(others[np.lexsort((ranks[others], lacks, -fitting[others]))[0]])
     name = grid.names[slot]
-    reason = unfit(name) or _host(shape, grid, slot)
+    reason = unfit(name) or explanation.host(shape.host, **dataclasses.asdict(grid.room(name)))
     entry = explanation.unfit(name, reason, fitting=int(fitting[slot]), needed=needed)
     reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
-
-
-def _host(shape: RequestKey, grid: Grid, slot: int) -> str:
-    columns = grid.columns
-    return explanation.host(
-        shape.host,
-        cpu_milli=float(columns.cpu[slot]),
-        memory_bytes=float(columns.host[slot]),
-        pods=float(columns.pods[slot]),
-    )
 
 
 def _rejected_by(
