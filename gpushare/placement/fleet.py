@@ -62,10 +62,7 @@ class Fleet:
         return any(gpu is not None and gpus > 0 and kind in gpu.isolations for gpu, gpus in counted)
 
     def update(self, view: NodeView, *, room: Room | None = None, row: int = -1) -> None:
-        """Add or replace a node. room: None keeps the known CPU and memory, which are unlimited at first.
-
-        row: the node's bit in the `misfits` of `place`; -1: it has none, and is always one.
-        """
+        """Add or replace a node. room: None keeps the known one, or else no limit. row: its bit in `misfits`, or -1."""
         name = view.node.name
         if not view.node.gpus:
             self.remove(name)
@@ -108,7 +105,7 @@ class Fleet:
         returns the bits of the nodes for which that is not None, if there is a faster way. is_deprioritized: whether a
         node is used only if no other fits.
         """
-        is_misfit = functools.cache(lambda: self._misfits(unfit, misfits))
+        is_misfit = functools.cache(lambda: refusing.misfits(self._grid, unfit, misfits))
         shape = RequestKey.for_request(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
         slot = None
@@ -183,17 +180,6 @@ class Fleet:
             return lost + gpu_selection.LINKED * unused_of[gpu.uuid]
 
         return price
-
-    def _misfits(self, unfit: Callable[[str], str | None], misfits: Callable[[], int] | None) -> Bools:
-        """Return [n] whether the node cannot take the pod."""
-        if unfit is fits_anywhere:
-            return np.zeros(self._grid.width, np.bool_)
-        if misfits is None:
-            return np.array([name != "" and unfit(name) is not None for name in self._grid.names], np.bool_)
-        rows = self._grid.rows[: self._grid.width]
-        length = int(rows.max(initial=0)) // 8 + 1
-        found = (misfits() & (1 << 8 * length) - 1).to_bytes(length, "little")
-        return (rows < 0) | (np.unpackbits(np.frombuffer(found, np.uint8), bitorder="little")[rows] > 0)
 
     def _best(self, total: Floats, is_fit: Callable[[str], bool], is_misfit: Callable[[], Bools]) -> int | None:
         """Return the cheapest slot whose node is fit; ties go to the first name."""

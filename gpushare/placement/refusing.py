@@ -17,6 +17,7 @@ from gpushare.placement import eligibility, explanation, filters, gpu_selection
 from gpushare.placement.eligibility import Needs
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Columns, Floats, Grid, Ints
+from gpushare.placement.node_by_node import fits_anywhere
 from gpushare.placement.request_key import RequestKey, in_order
 from gpushare.placement.view import NodeView
 from gpushare.placement.worth import Worth
@@ -44,14 +45,14 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
-    misfits: Bools,
+    is_misfit: Bools,
 ) -> Refusal:
     """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
 
-    misfits: by slot, whether `unfit` rejects the node; may leave out nodes that lack CPU, memory or room for a pod.
+    is_misfit: [n] whether `unfit` rejects the node, unless it lacks CPU, memory or room for one more pod.
     """
     reasons, missed = _Reasons(), list[Selected]()
-    is_fit = eligibility.host_fits(shape, grid.now()) & ~misfits
+    is_fit = eligibility.host_fits(shape, grid.now()) & ~is_misfit
     others = np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
     shares = [demand.share for demand in in_order(request)]
     fitting, needed = np.zeros(grid.width, np.int64), 0
@@ -72,6 +73,18 @@ def refuse(
     rejected = tuple(entry for _, entry in reasons.nearest)
     gpus, max_per_node = sum(grid.gpus_of_kinds), max(grid.node_gpus)
     return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views), max_per_node=max_per_node)
+
+
+def misfits(grid: Grid, unfit: Callable[[str], str | None], bits: Callable[[], int] | None) -> Bools:
+    """Return [n] whether a node cannot take the pod. bits: returns those of such nodes in `grid.rows`, if known."""
+    if unfit is fits_anywhere:
+        return np.zeros(grid.width, np.bool_)
+    if bits is None:
+        return np.array([name != "" and unfit(name) is not None for name in grid.names], np.bool_)
+    rows = grid.rows[: grid.width]
+    length = int(rows.max(initial=0)) // 8 + 1
+    found = (bits() & (1 << 8 * length) - 1).to_bytes(length, "little")
+    return (rows < 0) | (np.unpackbits(np.frombuffer(found, np.uint8), bitorder="little")[rows] > 0)
 
 
 def _add_unfit_nodes(
