@@ -9,7 +9,7 @@ import collections
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Final
 
 from gpushare import contract
@@ -98,17 +98,15 @@ class NodeFilter:
             return False
         return verdicts[node] is None
 
-    def misfits(self, nodes: Set[str]) -> Iterator[str]:
-        """Yield nodes that cannot take the pod: all of `nodes`, and others. Much faster than `fits` for each node.
+    def misfits(self) -> Rows:
+        """Return the Nodes that cannot take the pod. Much faster than `fits` for each node.
 
         Unless the pod is counted already, nodes that lack CPU, memory or room for one more pod may be left out.
         """
-        yield from nodes - self._nodes.keys()
-        passing = self._passing & self._verdicts.candidates().rows
-        for row in node_index.row_numbers(self._nodes.labels.every_row & ~(passing & self._sure())):
-            name = self._nodes.at(row).name
-            if not passing >> row & 1 or not self.fits(name):
-                yield name
+        passing = self._passing & self._verdicts.candidates().rows & self._nodes.labels.every_row
+        asked = node_index.row_numbers(passing & ~self._sure())
+        unfit = node_index.of_rows(row for row in asked if not self.fits(self._nodes.at(row).name))
+        return self._nodes.labels.every_row & ~passing | unfit
 
 
 class SchedulerCache:
@@ -137,6 +135,14 @@ class SchedulerCache:
     def node_spec(self, name: str) -> NodeSpec | None:
         """Return the Node with this name, or None."""
         return self._nodes.get(name)
+
+    def row(self, name: str) -> int:
+        """Return the row of the Node with this name, or -1."""
+        return self._nodes.row(name) if name in self._nodes else -1
+
+    def rows(self, names: Iterable[str]) -> Rows:
+        """Return the rows of the Nodes with these names."""
+        return node_index.of_rows(self._nodes.row(name) for name in names if name in self._nodes)
 
     def node_specs(self) -> Iterator[NodeSpec]:
         """Iterate over all Nodes."""

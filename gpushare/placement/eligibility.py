@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -106,14 +105,18 @@ def host_lacks(shape: RequestKey, columns: Columns) -> Floats:
 
 def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints) -> Bools:
     """[g, n] Whether the GPU passes all rules; `slots`, in ascending order: the slots of these columns."""
-    mask: Bools = needs.passes[columns.facts]
-    for at, ask in _named(needs, constraints, grid, slots):
-        mask[at] = _lets_pass(ask)
-    amounts = _amounts(needs, grid, columns)
+    amounts = _Amounts(needs, grid, columns)
+    mask: Bools = columns.kind != ABSENT
     for rule in filters.RULES.values():
-        if rule.amount is not None:
+        if rule.amount is not None and mask.any():
             amount = rule.amount(amounts)
             mask &= amount.free >= amount.asked  # also for 0: an overcommitted GPU takes no pod
+    if not mask.any():
+        return mask
+    passes = needs.passes[columns.facts]
+    for at, ask in _named(needs, constraints, grid, slots):
+        passes[at] = _lets_pass(ask)
+    mask &= passes
     for short in grid.holders.shortfalls(constraints).values():
         mask &= (short == PASSES)[columns.holders]
     for short in _of_instances(needs, constraints, grid, columns).values():
@@ -121,44 +124,56 @@ def will_do(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns
     return mask
 
 
-def by_rule(
-    needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints
-) -> Iterator[tuple[str, Floats]]:
-    """Yield rule, [g, n] shortfall or PASSES, in the order of the table; rules that pass everywhere may be left out."""
-    amounts = _amounts(needs, grid, columns)
-    by_labels = grid.holders.shortfalls(constraints)
+def ruled_out(
+    needs: Needs, constraints: Constraints, grid: Grid, columns: Columns, slots: Ints, gpus: Bools
+) -> Iterator[tuple[str, Bools, Floats]]:
+    """Yield rule, [g, n] whether it is the first to reject the GPU, and [g, n] shortfalls, arbitrary for other GPUs.
+
+    Rules come in the order of the table, but for those that reject no GPU first. `gpus` [g, n] loses the rejected ones.
+    """
+    amounts, by_labels = _Amounts(needs, grid, columns), grid.holders.shortfalls(constraints)
     by_instances = _of_instances(needs, constraints, grid, columns)
     named = list(_named(needs, constraints, grid, slots))
     for name, rule in filters.RULES.items():
+        if not gpus.any():
+            return
         if rule.amount is not None:
             amount = rule.amount(amounts)
-            yield name, np.where(amount.free >= amount.asked, PASSES, amount.shortfall)
-        elif rule.sees is Sees.LABELS:
-            if name in by_labels:
-                yield name, by_labels[name][columns.holders]
-        elif rule.sees is Sees.INSTANCES:
-            if name in by_instances:
-                yield name, by_instances[name]
-        elif named or (needs.shortfalls[name][ABSENT + 1 :] != PASSES).any():
+            fails = amount.free < amount.asked
+        elif name in by_labels:
+            shortfalls = by_labels[name][columns.holders]
+        elif name in by_instances:
+            shortfalls = by_instances[name]
+        elif rule.sees is Sees.GPU and (named or (needs.shortfalls[name][ABSENT + 1 :] != PASSES).any()):
             shortfalls = needs.shortfalls[name][columns.facts]
             for at, ask in named:
                 shortfalls[at] = _shortfall(rule, ask)
-            yield name, shortfalls
+        else:
+            continue
+        rejected = gpus & (fails if rule.amount is not None else shortfalls != PASSES)
+        if rejected.any():
+            gpus ^= rejected
+            yield name, rejected, amount.shortfall if rule.amount is not None else shortfalls
 
 
-class _Amounts(NamedTuple):
-    """The amounts of `FilterInput`, as arrays."""
+@dataclasses.dataclass(frozen=True, slots=True)
+class _Amounts:
+    """The amounts of `FilterInput` of every GPU, as arrays [g, n] that are computed on demand."""
 
-    compute: Amount
-    memory: Amount
+    needs: Needs
+    grid: Grid
+    columns: Columns
 
+    @property
+    def compute(self) -> Amount:
+        return Amount(self.needs.request_percent, self.columns.compute, lambda: 100)
 
-def _amounts(needs: Needs, grid: Grid, columns: Columns) -> _Amounts:
-    """Return the amounts of every GPU, [g, n]."""
-    return _Amounts(
-        Amount(needs.request_percent, columns.compute, lambda: 100),
-        Amount(needs.memory_bytes[columns.kind], columns.memory, lambda: np.maximum(grid.sizes()[columns.kind], 1)),
-    )
+    @property
+    def memory(self) -> Amount:
+        kinds = self.columns.kind
+        return Amount(
+            self.needs.memory_bytes[kinds], self.columns.memory, lambda: np.maximum(self.grid.sizes()[kinds], 1)
+        )
 
 
 def _of_instances(needs: Needs, constraints: Constraints, grid: Grid, columns: Columns) -> dict[str, Floats]:

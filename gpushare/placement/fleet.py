@@ -9,7 +9,8 @@ typical mix (`worth`, `pricing`). Not thread-safe.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+import functools
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
@@ -20,7 +21,7 @@ from gpushare.ledger import GpuUse
 from gpushare.mix import NO_HOST, Host, Mix
 from gpushare.placement import gpu_selection, grid, node_by_node, refusing, topology
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.grid import Floats, Grid, Room
+from gpushare.placement.grid import Bools, Floats, Grid, Room
 from gpushare.placement.node_by_node import Placement, Price, fits_anywhere
 from gpushare.placement.pricing import Prices
 from gpushare.placement.request_key import RequestKey
@@ -60,13 +61,14 @@ class Fleet:
         counted = zip(self._grid.kinds, self._grid.node_gpus, strict=True)
         return any(gpu is not None and gpus > 0 and kind in gpu.isolations for gpu, gpus in counted)
 
-    def update(self, view: NodeView, *, room: Room | None = None) -> None:
-        """Add or replace a node. room: None keeps the known CPU and memory, which are unlimited at first."""
+    def update(self, view: NodeView, *, room: Room | None = None, row: int = -1) -> None:
+        """Add or replace a node. room: None keeps the known one, or else no limit. row: its bit in `misfits`, or -1."""
         name = view.node.name
         if not view.node.gpus:
             self.remove(name)
             return
-        self._grid.put(view, room or self._grid.room(name))
+        slot = self._grid.put(view, room or self._grid.room(name))
+        self._grid.rows[slot] = row
         self._views[name] = view
 
     def remove(self, name: str) -> None:
@@ -94,21 +96,26 @@ class Fleet:
         host: Host = NO_HOST,
         policy: str = policies.DEFAULT,
         unfit: Callable[[str], str | None] = fits_anywhere,
-        misfits: Callable[[Set[str]], Iterable[str]] | None = None,
+        misfits: Callable[[], int] | None = None,
+        is_deprioritized: Callable[[str], bool] | None = None,
     ) -> Placement | Refusal:
         """Return the best placement, or a refusal with the nearest miss of each rule; see `node_by_node.place`.
 
         host: the pod's CPU and memory requests. unfit: returns why a node cannot take the pod, or None. misfits:
-        returns for which of several nodes that is not None, if there is a faster way; others count for nothing.
+        returns the bits of the nodes for which that is not None, if there is a faster way. is_deprioritized: whether a
+        node is used only if no other fits.
         """
-        misfits = misfits or (lambda nodes: [node for node in nodes if unfit(node) is not None])
+        is_misfit = functools.cache(lambda: refusing.misfits(self._grid, unfit, misfits))
         shape = RequestKey.for_request(request, policy=policy, host=host)
         needs, total = self._scoring.costs(shape)
-        slot = self._best(total, unfit)
-        missed = self._scoring.missed(shape)
+        slot = None
+        if is_deprioritized is not None:
+            slot = self._best(total, lambda name: not is_deprioritized(name) and unfit(name) is None, is_misfit)
+        if slot is None:
+            slot = self._best(total, lambda name: unfit(name) is None, is_misfit)
         if slot is None:
             worth = self._scoring.worth
-            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, misfits, missed)
+            return refusing.refuse(request, shape, needs, worth, self._grid, self._views, unfit, is_misfit())
         view = self._views[self._grid.names[slot]]
         rejected: list[Rejected] = []
         price = self._price(shape, needs, view)
@@ -174,7 +181,7 @@ class Fleet:
 
         return price
 
-    def _best(self, total: Floats, unfit: Callable[[str], str | None]) -> int | None:
+    def _best(self, total: Floats, is_fit: Callable[[str], bool], is_misfit: Callable[[], Bools]) -> int | None:
         """Return the cheapest slot whose node is fit; ties go to the first name."""
         names, ranks = self._grid.names, self._grid.ranks()
         for _ in range(_UNFIT_IN_A_ROW):
@@ -183,13 +190,14 @@ class Fleet:
                 return None
             equal = np.flatnonzero(total <= lowest + _SAME)
             slot = int(equal[ranks[equal].argmin()])
-            if unfit(names[slot]) is None:
+            if is_fit(names[slot]):
                 return slot
             total = total.copy()
             total[slot] = np.inf
+        total[is_misfit()] = np.inf
         for slot in np.lexsort((ranks, total)).tolist():
             if total[slot] == np.inf:
                 return None
-            if unfit(names[slot]) is None:
+            if is_fit(names[slot]):
                 return int(slot)
         return None

@@ -246,15 +246,14 @@ def _option(columns: Columns, meanwhile: Columns, part: Needs, grid: Grid) -> po
     return policies.Option(before, after, around, lambda: grid.holders.are_exclusive()[columns.holders])
 
 
-def begin(shape: RequestKey, grid: Grid, slots: Ints | None, *, changing: bool = True) -> Selected:
-    """Return the slots that have CPU and memory for the pod, with no GPU taken. changing: parts will be added."""
+def begin(shape: RequestKey, grid: Grid, slots: Ints | None) -> Selected:
+    """Return the slots that have CPU and memory for the pod, with no GPU taken."""
     columns = grid.now() if slots is None else grid.columns.at(slots)
     slots = np.arange(grid.width) if slots is None else slots
     selected = Selected(slots, columns, np.zeros(len(slots)), np.zeros(len(slots)))
-    if changing:
-        selected.nodes, selected.states = columns.by_state(grid.states())
-        selected.nodes.cpu = columns.cpu - shape.host.cpu_milli
-        selected.nodes.host = columns.host - shape.host.memory_bytes
+    selected.nodes, selected.states = columns.by_state(grid.states())
+    selected.nodes.cpu = columns.cpu - shape.host.cpu_milli
+    selected.nodes.host = columns.host - shape.host.memory_bytes
     kept = np.flatnonzero(eligibility.host_fits(shape, columns))
     if len(kept) < len(slots):
         selected.keep(kept)

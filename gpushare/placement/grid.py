@@ -154,6 +154,7 @@ class Grid:
         self.most_linked = 1  # size of the largest link group
         self.holders = GpuLabelSets()
         self.changed = np.zeros(16, np.int64)  # [n] the `clock` of each slot's last change
+        self.rows = np.zeros(16, np.int64)  # [n] the bit of each slot's node in the `misfits` of `Fleet.place`, or -1
         self.clock = 0
         self._states = empty(1, 16)  # a column for each distinct state of a GPU; 0: no GPU
         self._state_ids: dict[tuple[int, ...], int] = {}
@@ -361,7 +362,7 @@ class Grid:
 
     def _grow(self, gpus: int, nodes: int) -> None:
         self.columns = _enlarged(self.columns, gpus, nodes)
-        self.changed = np.concatenate([self.changed, np.zeros(nodes - len(self.changed), np.int64)])
+        self.changed, self.rows = np.resize(self.changed, nodes), np.resize(self.rows, nodes)
 
     def _forget(self, slot: int) -> None:
         self._count(slot, -1)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
@@ -15,7 +15,6 @@ from gpushare import ledger
 from gpushare.allocation import Share
 from gpushare.placement import eligibility, explanation, filters, gpu_selection
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.gpu_label_sets import PASSES
 from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Bools, Columns, Floats, Grid, Ints
 from gpushare.placement.node_by_node import fits_anywhere
@@ -46,84 +45,71 @@ def refuse(
     grid: Grid,
     views: Mapping[str, NodeView],
     unfit: Callable[[str], str | None],
-    misfits: Callable[[Set[str]], Iterable[str]],
-    missed: Sequence[Selected] | None = None,
+    is_misfit: Bools,
 ) -> Refusal:
     """Return the refusal; `rejected` has only the nearest miss of each rule, the nearest of all first.
 
-    missed: for each part the nodes, fit or not, that have no room for it, if known already.
+    is_misfit: [n] whether `unfit` rejects the node, unless it lacks CPU, memory or room for one more pod.
     """
-    reasons = _Reasons()
-    slots, others = _fit_nodes(shape, grid, unfit, misfits)
+    reasons, missed = _Reasons(), list[Selected]()
+    is_fit = eligibility.host_fits(shape, grid.now()) & ~is_misfit
+    others = np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
     shares = [demand.share for demand in in_order(request)]
-    if len(needs) == 1:
-        everywhere = len(slots) == grid.width
-        missed = [gpu_selection.begin(shape, grid, None if everywhere else slots, changing=False)]
-    elif missed is None:
-        missed = []
-        gpu_selection.select(shape, needs, worth, grid, slots, missed=missed)
-    is_fit = np.zeros(grid.width, np.bool_)
-    is_fit[slots] = True
-    for part, share, there in zip(needs, shares, missed, strict=True):
-        kept = np.flatnonzero(is_fit[there.slots])
-        if len(kept):
-            _rejected_by(
-                part, share, shape, grid, there if len(kept) == len(is_fit) else there.at(kept), views, reasons
-            )
+    fitting, needed = np.zeros(grid.width, np.int64), 0
+    for part, share in zip(needs[:1], shares, strict=False):
+        every = Selected(np.arange(grid.width), grid.now(), np.zeros(0), np.zeros(0))
+        fitting, needed = _rejected_by(part, share, shape, grid, every, is_fit, views, reasons), part.gpus
+        slots = np.flatnonzero(is_fit & (fitting >= needed))
+        if len(needs) > 1 and len(slots):
+            gpu_selection.select(shape, needs, worth, grid, slots, missed=missed)
+    for part, share, there in zip(needs[1:], shares[1:], missed[1:], strict=False):
+        _rejected_by(part, share, shape, grid, there, is_fit, views, reasons)
     if not reasons.nearest and not len(others):  # `misfits` left out a node that `unfit` rejects
+        slots = np.flatnonzero(is_fit)
         others = np.array([slot for slot in slots if unfit(grid.names[slot]) is not None], np.int64)
     if len(others):
-        _add_unfit_nodes(others, shape, needs[:1], grid, unfit, reasons)
+        _add_unfit_nodes(others, shape, np.minimum(fitting, needed), needed, grid, unfit, reasons)
     reasons.nearest.sort(key=lambda entry: entry[0])
-    of_nodes = (grid.now().kind != ABSENT).sum(0)
     rejected = tuple(entry for _, entry in reasons.nearest)
-    gpus, max_per_node = int(of_nodes.sum()), int(of_nodes.max(initial=0))
+    gpus, max_per_node = sum(grid.gpus_of_kinds), max(grid.node_gpus)
     return explanation.count(request, rejected, reasons.counts, gpus=gpus, nodes=len(views), max_per_node=max_per_node)
 
 
-def _fit_nodes(
-    shape: RequestKey, grid: Grid, unfit: Callable[[str], str | None], misfits: Callable[[Set[str]], Iterable[str]]
-) -> tuple[Ints, Ints]:
-    """Return the slots of nodes that can take the pod, and those of the others."""
-    is_fit = eligibility.host_fits(shape, grid.now())
-    if unfit is not fits_anywhere:
-        is_fit[[grid.slots[name] for name in misfits(grid.slots.keys()) if name in grid.slots]] = False
-    return np.flatnonzero(is_fit), np.flatnonzero(~is_fit & (grid.ranks() < len(grid.slots)))
+def misfits(grid: Grid, unfit: Callable[[str], str | None], bits: Callable[[], int] | None) -> Bools:
+    """Return [n] whether a node cannot take the pod. bits: returns those of such nodes in `grid.rows`, if known."""
+    if unfit is fits_anywhere:
+        return np.zeros(grid.width, np.bool_)
+    if bits is None:
+        return np.array([name != "" and unfit(name) is not None for name in grid.names], np.bool_)
+    rows = grid.rows[: grid.width]
+    length = int(rows.max(initial=0)) // 8 + 1
+    found = (bits() & (1 << 8 * length) - 1).to_bytes(length, "little")
+    return (rows < 0) | (np.unpackbits(np.frombuffer(found, np.uint8), bitorder="little")[rows] > 0)
 
 
 def _add_unfit_nodes(
     others: Ints,
     shape: RequestKey,
-    first: Sequence[Needs],
+    fitting: Ints,
+    needed: int,
     grid: Grid,
     unfit: Callable[[str], str | None],
     reasons: _Reasons,
 ) -> None:
-    """Add how many nodes cannot take the pod, and the reason of the nearest of them only."""
+    """Add how many nodes cannot take the pod, and the reason of the nearest of them only.
+
+    fitting: [n] GPUs that fit the first part, at most the needed ones.
+    """
     ranks = grid.ranks()
     reasons.counts[explanation.NODE_RULE] += len(others)
     if any(far[0] < explanation.NODE_SHORTFALL for far, _ in reasons.nearest):
         others = others[[ranks[others].argmin()]]  # a GPU of another node is a nearer miss
-    columns = grid.columns.at(others)
-    fitting, needed = np.zeros(len(others), np.int64), 0
-    for part in first:
-        fitting = eligibility.will_do(part, shape.constraints, grid, columns, others).sum(0)
-        needed = part.gpus
-    nearest = np.lexsort((ranks[others], eligibility.host_lacks(shape, columns), -np.minimum(fitting, needed)))[0]
-    slot, name = int(others[nearest]), grid.names[others[nearest]]
-    reason = unfit(name) or _host(shape, grid, slot)
-    entry = explanation.unfit(name, reason, fitting=int(fitting[nearest]), needed=needed)
+    lacks = eligibility.host_lacks(shape, grid.now())[others]
+    slot = int(others[np.lexsort((ranks[others], lacks, -fitting[others]))[0]])
+    name = grid.names[slot]
+    reason = unfit(name) or explanation.host(shape.host, **dataclasses.asdict(grid.room(name)))
+    entry = explanation.unfit(name, reason, fitting=int(fitting[slot]), needed=needed)
     reasons.nearest.append(((entry.shortfall, int(ranks[slot]), _LAST_ROW), entry))
-
-
-def _host(shape: RequestKey, grid: Grid, slot: int) -> str:
-    columns = grid.columns
-    return explanation.host(
-        shape.host,
-        cpu_milli=float(columns.cpu[slot]),
-        memory_bytes=float(columns.host[slot]),
-        pods=float(columns.pods[slot]),
-    )
 
 
 def _rejected_by(
@@ -132,25 +118,21 @@ def _rejected_by(
     shape: RequestKey,
     grid: Grid,
     so_far: Selected,
+    is_fit: Bools,
     views: Mapping[str, NodeView],
     reasons: _Reasons,
-) -> None:
-    """Add why this part does not fit on these nodes, which have room for the parts before it."""
-    left = so_far.left
-    shortfalls = dict(eligibility.by_rule(part, shape.constraints, grid, left, so_far.slots))
-    there = left.kind != ABSENT
-    options = np.logical_and.reduce([there, *(short == PASSES for short in shortfalls.values())])
-    count = options.sum(0)
-    failed = count < part.gpus
-    ranks = grid.ranks()[so_far.slots]
-    open_ = there & failed
-    for rule, short in shortfalls.items():
-        ruled_out = open_ & (short != PASSES)
-        open_ = open_ & (short == PASSES)
-        number = int(ruled_out.sum())
-        if not number:
-            continue
-        reasons.counts[rule] += number
+) -> Ints:
+    """Add why this part does not fit on these nodes, as far as they can take the pod; return [n] the GPUs that fit.
+
+    so_far: nodes with room for the parts before it.
+    """
+    left, ranks = so_far.left, grid.ranks()[so_far.slots]
+    options = eligibility.will_do(part, shape.constraints, grid, left, so_far.slots)
+    count: Ints = options.sum(0)
+    failed = is_fit[so_far.slots] & (count < part.gpus)
+    gpus = (left.kind != ABSENT) & ~options & failed
+    for rule, ruled_out, short in eligibility.ruled_out(part, shape.constraints, grid, left, so_far.slots, gpus):
+        reasons.counts[rule] += int(np.count_nonzero(ruled_out))
         row, column = _nearest(ruled_out, ranks, short)
         view = views[grid.names[so_far.slots[column]]]
         reasons.nearest.append(_reason(view, grid, so_far.slots, left, row, column, share, shape, int(ranks[column])))
@@ -161,6 +143,7 @@ def _rejected_by(
         name = grid.names[so_far.slots[column]]
         entry = explanation.too_few(name, fitting=int(count[column]), needed=part.gpus)
         reasons.nearest.append(((entry.shortfall, int(ranks[column]), _LAST_ROW), entry))
+    return count
 
 
 def _nearest(ruled_out: Bools, ranks: Ints, short: Floats) -> tuple[int, int]:

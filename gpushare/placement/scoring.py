@@ -18,7 +18,6 @@ from gpushare import policies
 from gpushare.mix import Mix
 from gpushare.placement import eligibility, gpu_selection, pricing, together
 from gpushare.placement.eligibility import Needs
-from gpushare.placement.gpu_selection import Selected
 from gpushare.placement.grid import ABSENT, Floats, Grid, Ints
 from gpushare.placement.pricing import Prices
 from gpushare.placement.request_key import DemandKey, RequestKey
@@ -83,7 +82,6 @@ class Scoring:
         self._now = _Now(np.zeros((0, 0)), none, none, none, none, np.zeros((0, 0), np.int16), np.zeros((0, 0)))
         self._needs: dict[tuple[DemandKey, Constraints], Needs] = {}
         self._costs: collections.OrderedDict[RequestKey, Costs] = collections.OrderedDict()
-        self._missed: tuple[RequestKey, int, Sequence[Selected]] | None = None
 
     def study(self, mix: Mix) -> Worth:
         """Return the tables of a mix; changes nothing. A mix that names no GPUs or no pods is one of this grid.
@@ -155,15 +153,6 @@ class Scoring:
         values: Floats = _by_kind(prices)[kinds] * (now.usable[slots] + sets)
         return values
 
-    def missed(self, shape: RequestKey) -> Sequence[Selected] | None:
-        """Return, for each part of this key, the nodes without room for it, if the last `costs` scored all nodes for
-        it.
-
-        A refusal consists mostly of that. Only the last result is kept, because it is large.
-        """
-        known, self._missed = self._missed, None
-        return known[2] if known is not None and known[0] is shape and known[1] == self._grid.clock else None
-
     def needs(self, shape: RequestKey) -> tuple[Needs, ...]:
         """Return the needs of each part for the known kinds."""
         if shape.policy == policies.DEFAULT and self._is_outgrown():
@@ -204,12 +193,14 @@ class Scoring:
         if slots is not None:
             kept.lost[slots] = np.inf
             kept.broken[:, slots] = 0
+        else:
+            slots = self._promising(shape, kept.needs)
+        if slots is not None and not len(slots):
+            return
         if len(kept.needs) == 1:
             self._score_one(shape, kept, slots)
             return
-        missed: list[Selected] = []
-        selected = gpu_selection.select(shape, kept.needs, self.worth, self._grid, slots, missed=missed)
-        self._missed = (shape, self._grid.clock, missed) if slots is None else None
+        selected = gpu_selection.select(shape, kept.needs, self.worth, self._grid, slots)
         slots, nodes = selected.slots, selected.nodes
         if shape.policy != policies.DEFAULT:
             kept.lost[slots] = selected.cost
@@ -223,6 +214,15 @@ class Scoring:
         in_groups = selected.of_left(lambda of: sets.in_groups(of.compute_percent, of.memory_percent, of.live))
         counts = sets.counts(in_groups, nodes.layout, self._grid.layouts)
         self._break(kept, slots, counts, nodes.cpu, nodes.host)
+
+    def _promising(self, shape: RequestKey, needs: Sequence[Needs]) -> Ints | None:
+        """Return the slots with enough CPU, memory and GPUs with enough compute for each part; None: all, if most."""
+        columns = self._grid.now()
+        fits = eligibility.host_fits(shape, columns)
+        for part in needs:
+            fits &= (columns.compute >= part.request_percent).sum(0, dtype=np.uint16) >= part.gpus
+        slots = np.flatnonzero(fits)
+        return slots if 2 * len(slots) < len(fits) else None
 
     def _score_one(self, shape: RequestKey, kept: Costs, slots: Ints | None) -> None:
         """Do the same for a key with one part, without computing what is left; this is the hot path."""

@@ -322,9 +322,10 @@ def test_refusal_names_the_node_with_the_most_fitting_gpus() -> None:
     ],
 )
 def test_refusal_has_a_sentence_though_no_misfit_is_known(reason: str | None, said: str) -> None:
-    fleet, reasons = fleet_of(builders.node(gpus=1)), iter(["is not ready"])
+    fleet, reasons = Fleet(), iter(["is not ready"])
+    fleet.update(NodeView.from_node(builders.node(gpus=1)), row=0)
     refusal = fleet.place(
-        request.parse(builders.pod(request="0.5")), unfit=lambda _: next(reasons, reason), misfits=lambda _: ()
+        request.parse(builders.pod(request="0.5")), unfit=lambda _: next(reasons, reason), misfits=lambda: 0
     )
     assert str(refusal) == f"no GPU fits 0.5 GPU with 50% of the memory: of 1 GPU on 1 node, {said}"
     assert isinstance(refusal, Refusal)

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 import collections
 import dataclasses
-import itertools
 import types
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Final
 
 from gpushare import contract, isolation, pod
@@ -119,10 +118,8 @@ class Chooser:
         avoided = self.avoided(manifest)
         excluded = {**avoided.blocked, **excluded}
         reason_against: Callable[[str], str | None] = node_filter
-        misfits: Callable[[Set[str]], Iterable[str]] = node_filter.misfits
         if excluded:
             reason_against = lambda name: excluded.get(name) or node_filter(name)  # noqa: E731
-            misfits = lambda names: itertools.chain(excluded, node_filter.misfits(names))  # noqa: E731
         contended = is_deprioritized = self.deprioritized()
         if avoided.last_resort:
             is_deprioritized = lambda name: (  # noqa: E731
@@ -130,17 +127,14 @@ class Chooser:
             )
 
         def attempt(request: Request) -> Placement | Refusal:
-            if is_deprioritized is not None:
-                outcome = self._fleet.place(
-                    request,
-                    host=host,
-                    policy=policy,
-                    unfit=lambda name: _DEPRIORITIZED if is_deprioritized(name) else reason_against(name),
-                    misfits=lambda names: names,  # its refusal is not used
-                )
-                if isinstance(outcome, Placement):
-                    return outcome
-            return self._fleet.place(request, host=host, policy=policy, unfit=reason_against, misfits=misfits)
+            return self._fleet.place(
+                request,
+                host=host,
+                policy=policy,
+                unfit=reason_against,
+                misfits=lambda: node_filter.misfits() | self.cache.rows(excluded),
+                is_deprioritized=is_deprioritized,
+            )
 
         bound = self._bound_on(manifest, request)
         views = self._fleet.exclusive_views() if bound else ()
@@ -208,7 +202,7 @@ class Chooser:
         if view is None:
             self._fleet.remove(name)
         else:
-            self._fleet.update(view, room=Room(*(self.cache.room(name) or ())))
+            self._fleet.update(view, room=Room(*(self.cache.room(name) or ())), row=self.cache.row(name))
         self._count(name, has_gpus=view is not None and bool(view.node.gpus))
         self.cache.count_offer(name)
 
@@ -226,7 +220,6 @@ class Chooser:
         )
 
 
-_DEPRIORITIZED: Final = "is left to other replicas"
 FEWEST: Final = FEW_PODS
 PART: Final = 3  # one third
 MIN_PERCENT: Final = 800  # of a GPU: eight whole ones

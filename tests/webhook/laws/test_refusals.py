@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import copy
 import random
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import pytest
@@ -15,7 +15,8 @@ from gpushare import codec, contract, errors, ledger, request
 from gpushare.allocation import Allocation, GivenShare, PodRef
 from gpushare.cluster import api_client, api_errors
 from gpushare.gpunode import GpuNode
-from gpushare.nodefilters import scheduler_cache
+from gpushare.placement import refusing
+from gpushare.placement.grid import Bools, Grid
 from gpushare.refusal import Refusal
 from tests import builders
 from tests.scripted_api import TURN_SECONDS, ScriptedApi
@@ -25,6 +26,7 @@ from webhook.store.api_store import ApiStore
 
 NAMES = ("node-a", "node-b")
 PERCENT = contract.RESOURCE_PERCENT
+MISFITS = refusing.misfits
 STEPS = 120
 Json = dict[str, Any]
 
@@ -53,7 +55,8 @@ class Cluster(ScriptedApi):
         """Change one thing."""
         name, kind = self.random.choice(NAMES), self.random.random()
         if kind < 0.2:
-            self.tell(api_store.NODES_PATH, {"type": "MODIFIED", "object": self._node(name)})
+            change = self.random.choice(("DELETED", "MODIFIED", "MODIFIED"))
+            self.tell(api_store.NODES_PATH, {"type": change, "object": self._node(name)})
         elif kind < 0.4:
             self.tell(occupancy.PODS_PATH, {"type": "MODIFIED", "object": self._pod(name)})
         elif kind < 0.6:
@@ -102,8 +105,8 @@ class Cluster(ScriptedApi):
         return {**item, "metadata": {**metadata, **stamp}}
 
 
-def every_node(asked: scheduler_cache.NodeFilter, nodes: Set[str]) -> Iterator[str]:
-    return (name for name in nodes if not asked.fits(name))
+def every_node(grid: Grid, unfit: Callable[[str], str | None], _: object) -> Bools:
+    return MISFITS(grid, unfit, None)
 
 
 async def test_a_refusal_is_as_if_every_node_were_asked(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,7 +124,7 @@ async def test_a_refusal_is_as_if_every_node_were_asked(monkeypatch: pytest.Monk
         for name in NAMES:
             store.chooser.cache.forget(name)  # now nothing is remembered
         with monkeypatch.context() as slow:
-            slow.setattr(scheduler_cache.NodeFilter, "misfits", every_node)
+            slow.setattr(refusing, "misfits", every_node)
             assert str(store.chooser.place(manifest, asked, policy="pack")) == str(said)
         refused += isinstance(said, Refusal)
     running.cancel()
