@@ -102,20 +102,24 @@ class Mix:
 
         Without whole GPUs, the first pods, if all alike with much CPU, would be spread over all nodes, because only
         more of the same would be expected. Expected ones need no CPU, so they make it look less scarce than it is.
-        Before the first pod, they are as many as in a cluster of SMALL_GPUS: few in the default mix.
+        Before the first pod, they are as many as in a cluster of SMALL_GPUS: few in the default mix. An expected single
+        GPU has the isolation of most single ones, because some GPUs offer no other; several always get leases.
         """
         every = whole = several = 0.0
-        weights = dict(self.weights)
+        weights, single = dict(self.weights), {NO_CONSTRAINTS.isolation: 0.0}
         for asked, weight in self.weights.items():
             demand = weight * asked.gpus * max(asked.request_percent, 1)
             every += demand
             whole += demand if asked.request_percent == 100 else 0.0
             several += demand if asked.gpus > 1 else 0.0
+            if asked.gpus == 1:
+                single[asked.constraints.isolation] = single.get(asked.constraints.isolation, 0.0) + demand
         every = every or 1.0
         unseen = {self.largest: UNSEEN_SETS * (1 - several / SEEN_SETS / every), 1: UNSEEN * (1 - whole / SEEN / every)}
         for size, part in unseen.items():
             if part > 0 and self.gpus:
-                expected = RequestClass(size, 100, Memory(percent=100))
+                kind = NO_CONSTRAINTS.isolation if size > 1 else max(single, key=lambda each: (single[each], each))
+                expected = RequestClass(size, 100, Memory(percent=100), constraints=Constraints(isolation=kind))
                 gpus = self.gpus if self.weights else SMALL_GPUS
                 weights[expected] = weights.get(expected, 0.0) + part * gpus / size
         prior = PRIOR * (1 - self.pods / ENOUGH_PODS if self.weights else 1)

@@ -6,8 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpushare import mix, request
-from gpushare.allocation import Memory
+from gpushare.allocation import Isolation, Memory
 from gpushare.mix import Host, Mix, RequestClass
+from gpushare.request import Constraints, Request
 from tests import builders
 from tests.builders import GIB
 from tests.gpushare.laws import strategies
@@ -42,6 +43,10 @@ def test_demand_is_unknown_until_pods_have_requested_a_tenth_of_a_large_cluster(
     assert [seen.ignorance for seen in known] == pytest.approx([0.25, 0.05, 0.0025])
 
 
+def shared(isolation: str) -> Request:
+    return request.parse(builders.pod(request="0.1", isolation=isolation))
+
+
 WHOLE, EIGHT = (RequestClass(gpus, 100, Memory(percent=100)) for gpus in (1, 8))
 
 
@@ -63,6 +68,13 @@ def test_whole_gpus_that_the_pods_request_are_not_expected_on_top() -> None:
     assert expected(mix_of(60, request="1"), largest=1) == {WHOLE: 60}
     assert expected(mix_of(60, request="1")) == {WHOLE: 60, EIGHT: 2}
     assert expected(mix_of(60, gpus="2")) == {RequestClass(2, 100, Memory(percent=100)): 60}
+
+
+def test_expected_gpus_have_the_isolation_of_most_single_gpus_and_sets_have_the_arbiters() -> None:
+    weights = expected(builders.mix([*[shared("mps")] * 40, *[shared("arbiter")] * 20]))
+    by_mps = dataclasses.replace(WHOLE, constraints=Constraints(isolation=Isolation.MPS))
+    assert (weights[by_mps], weights[EIGHT]) == (40, 2)
+    assert WHOLE not in weights
 
 
 def test_whole_gpus_are_expected_before_the_first_pod() -> None:
