@@ -62,13 +62,8 @@ class Access:
         """
         seconds = max(seconds, _asked_seconds(arguments))
         unread = _UNREAD_SCHEMAS if "--server-side" in arguments else ()
-        command = [
-            str(self.kubectl_program),
-            f"--kubeconfig={self.kubeconfig}",
-            *arguments[:1],
-            *unread,
-            *arguments[1:],
-        ]
+        words = (*arguments[:1], *unread, *arguments[1:])
+        command = [str(self.kubectl_program), f"--kubeconfig={self.kubeconfig}", *words]
         environment = {**os.environ, **KUBECTL_ENVIRONMENT}
         try:
             result = subprocess.run(
