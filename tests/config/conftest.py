@@ -184,7 +184,7 @@ def _controller(own: access.Access) -> Iterator[None]:
 
 def _end_namespaces(own: access.Access, phases: Iterable[str]) -> None:
     for line in phases:
-        name, phase = line.split()
+        name, _, phase = line.strip().partition(" ")
         if phase == "Terminating" and name in (SYSTEM, contract.DEMAND_NAMESPACE):
             with contextlib.suppress(lab_errors.LabError):  # it is gone already
                 own.finalize_namespace(name)
