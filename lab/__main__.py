@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from lab import cluster, gpushare, guard, lab_errors, lab_layout, status
+from lab import cluster, gpushare, lab_errors, lab_layout, status
 
 directory_option = click.option(
     "--directory",
@@ -79,15 +79,6 @@ def show_status(directory: Path) -> None:
 def env(directory: Path) -> None:
     """Print shell commands that select this cluster, for eval "$(...)"."""
     print(status.shell_environment(lab_layout.load(directory)))
-
-
-@main.command("guard", hidden=True)
-@directory_option
-@click.option("--owner", type=int, required=True)
-def run_guard(directory: Path, owner: int) -> None:
-    """Wait until a process ends, then take the lab down."""
-    guard.wait_for_end(owner)
-    cluster.down(directory)
 
 
 def _up(directory: Path, nodes: int | None) -> None:

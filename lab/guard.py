@@ -1,4 +1,7 @@
-"""Takes a lab down when the process that started it ends, so that a killed test run leaves no cluster behind."""
+"""Takes a lab down when the process that started it ends, so that a killed test run leaves no cluster behind.
+
+`python -m lab.guard DIRECTORY OWNER` imports the rest of the lab only then.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 
 def start(lab: lab_layout.Layout, owner: int) -> None:
     """Start a guard that takes the lab down when the process `owner` ends."""
-    argv = (sys.executable, "-m", "lab", "guard", f"--directory={lab.directory}", f"--owner={owner}")
+    argv = (sys.executable, "-m", "lab.guard", str(lab.directory), str(owner))
     daemon_process.start(daemon_process.Process(NAME, argv, directory=REPOSITORY), lab.processes, lab.logs)
 
 
@@ -33,3 +36,11 @@ def wait_for_end(owner: int) -> None:
         return
     select.select([handle], [], [])
     os.close(handle)
+
+
+if __name__ == "__main__":
+    wait_for_end(int(sys.argv[2]))
+
+    from lab import cluster
+
+    cluster.down(Path(sys.argv[1]))

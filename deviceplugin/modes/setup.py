@@ -8,7 +8,6 @@ GPUNode's condition and to an Event.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import dataclasses
 import logging
 import time
@@ -19,7 +18,7 @@ from deviceplugin.hardware import nvml_call, nvml_mig, partitioner
 from deviceplugin.hardware.nvml import Driver
 from deviceplugin.hardware.observation import Observation
 from deviceplugin.modes.gpu_users import GpuUsers
-from deviceplugin.mps import steps
+from deviceplugin.mps import steps, supervisor
 from deviceplugin.mps.daemons import Daemons
 from deviceplugin.mps.supervisor import ControlError
 from deviceplugin.state.gpunode_copy import NodeEvents
@@ -169,7 +168,6 @@ class DriftRepair:
 
 
 COMMAND_SECONDS: Final = 30.0
-KILL_SECONDS: Final = 1.0
 _TIME_SLICES: Final = {"default": "0", "short": "1", "medium": "2", "long": "3"}
 
 
@@ -315,10 +313,8 @@ async def run_command(*command: str) -> None:
         async with asyncio.timeout(COMMAND_SECONDS):
             output, _ = await process.communicate()
     except TimeoutError as error:
-        process.kill()
-        with contextlib.suppress(TimeoutError):  # a process that hangs in the driver may survive SIGKILL
-            async with asyncio.timeout(KILL_SECONDS):
-                await process.wait()
         raise SetUpError(f"{' '.join(command)} did not end within {COMMAND_SECONDS:.0f} s") from error
+    finally:  # this task may be cancelled too
+        await supervisor.end(process)
     if process.returncode:
         raise SetUpError(f"{' '.join(command)} failed: {output.decode(errors='replace').strip()}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import dataclasses
 import json
 import logging
@@ -26,6 +27,7 @@ from gpushare.daemon import lifecycle
 logger = logging.getLogger(__name__)
 
 SECONDS: Final = 15.0
+KILL_SECONDS: Final = 1.0
 CONNECT_SECONDS: Final = 1.0
 READ_SECONDS: Final = 5.0
 MAX_BYTES: Final = 1 << 20  # per line
@@ -151,10 +153,17 @@ async def _run(program: Path, call: DaemonCall) -> CallResult:
             return CallResult(problem=f"answered more than {MAX_OUTPUT_BYTES >> 10} KiB: {why}")
         await process.wait()
     finally:
-        if process.returncode is None:
-            process.kill()
-            await process.wait()
+        await end(process)
     return CallResult(process.returncode or 0, output.decode(errors="replace").strip())
+
+
+async def end(process: asyncio.subprocess.Process) -> None:
+    """Kill a process that still runs. It may survive that for as long as it hangs in the driver."""
+    if process.returncode is None:
+        process.kill()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(KILL_SECONDS):
+                await process.wait()
 
 
 async def _run_by_keeper(keeper: Path, call: DaemonCall) -> CallResult:

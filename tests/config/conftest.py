@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -161,26 +161,33 @@ def own() -> Iterator[access.Access]:
         directory = Path(scratch) / "lab"
         try:
             administrator = cluster.up(directory, node_count=0, owner=os.getpid())
-            ended = threading.Event()
-            controller = threading.Thread(target=_end_namespaces, args=(administrator, ended))
-            controller.start()
-            try:
+            with _controller(administrator):
                 yield administrator
-            finally:
-                ended.set()
-                controller.join()
         finally:
             cluster.down(directory)
 
 
-def _end_namespaces(own: access.Access, ended: threading.Event) -> None:
+@contextlib.contextmanager
+def _controller(own: access.Access) -> Iterator[None]:
     """Finalize terminating namespaces, as the controller manager would."""
-    while not ended.wait(0.2):
-        for name in (SYSTEM, contract.DEMAND_NAMESPACE):
-            with contextlib.suppress(lab_errors.LabError):
-                namespace = own.find(f"/api/v1/namespaces/{name}")
-                if namespace and namespace["status"]["phase"] == "Terminating":
-                    own.finalize_namespace(name)
+    phases = '--output=jsonpath={.metadata.name} {.status.phase}{"\\n"}'
+    command = [str(own.kubectl_program), f"--kubeconfig={own.kubeconfig}", "get", "namespaces", "--watch", phases]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watch:
+        controller = threading.Thread(target=_end_namespaces, args=(own, watch.stdout))
+        controller.start()
+        try:
+            yield
+        finally:
+            watch.terminate()
+            controller.join()
+
+
+def _end_namespaces(own: access.Access, phases: Iterable[str]) -> None:
+    for line in phases:
+        name, _, phase = line.strip().partition(" ")
+        if phase == "Terminating" and name in (SYSTEM, contract.DEMAND_NAMESPACE):
+            with contextlib.suppress(lab_errors.LabError):  # it is gone already
+                own.finalize_namespace(name)
 
 
 @pytest.fixture

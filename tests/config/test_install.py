@@ -13,7 +13,7 @@ import pytest
 from config import overlay
 from lab import access
 from tests.config import manifests
-from tests.config.installation import QUICKLY, SYSTEM, install, installed, ours
+from tests.config.installation import APPLY, QUICKLY, SYSTEM, install, installed, ours
 
 
 def test_help_names_every_flag() -> None:
@@ -187,7 +187,7 @@ def test_a_second_installation_keeps_fields_set_by_others(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
     # As the previous release did it.
-    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    own.kubectl(*APPLY, f"--kustomize={manifests.CONFIG / 'default'}")
     bundle = '[{"op": "add", "path": "/webhooks/0/clientConfig/caBundle", "value": "LS0tLS0="}]'
     for command in (
         ("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={bundle}", "--field-manager=webhook"),
@@ -289,7 +289,7 @@ def test_an_upgrade_keeps_the_configurations(
         data: dict[str, str] = found["data"]
         return data
 
-    own.kubectl("apply", before, kustomize)
+    own.kubectl(*APPLY, before, kustomize)
     own.kubectl("apply", before, "--filename=-", input=json.dumps(CONFIG_MAP_OF_0_2_0))
     untouched = entries()
     own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
@@ -299,7 +299,7 @@ def test_an_upgrade_keeps_the_configurations(
     own.kubectl("patch", "configmap", "gpushare-config", f"-n={SYSTEM}", f"--patch={patch}")
     own.kubectl("apply", "--server-side", "--force-conflicts", kustomize)
     assert entries() == edited
-    own.kubectl("apply", kustomize)
+    own.kubectl(*APPLY, kustomize)
     assert entries() == edited
     installed(run(*QUICKLY, "--force-conflicts"))
     assert entries() == edited
@@ -358,7 +358,7 @@ def test_a_user_without_rights_gets_the_missing_ones_listed(
 def test_install_refuses_to_change_a_helm_release(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]]
 ) -> None:
-    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    own.kubectl(*APPLY, f"--kustomize={manifests.CONFIG / 'default'}")
     labelled = ("label", "deployment", "gpushare-webhook", f"-n={SYSTEM}", "--overwrite")
     own.kubectl(*labelled, "app.kubernetes.io/managed-by=Helm")
     try:

@@ -14,7 +14,7 @@ import pytest
 
 from lab import access
 from tests.config import manifests
-from tests.config.installation import CRD, QUICKLY, ours
+from tests.config.installation import APPLY, CRD, QUICKLY, ours
 
 
 def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tuple[int, str]:
@@ -45,7 +45,7 @@ def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tupl
 def test_uninstalling_asks_for_confirmation_on_a_terminal(
     own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
 ) -> None:
-    own.kubectl("apply", f"--kustomize={manifests.CONFIG / 'default'}")
+    own.kubectl(*APPLY, f"--kustomize={manifests.CONFIG / 'default'}")
     own.wait_until_established("gpunodes.gpushare.io")
     own.kubectl("create", "-f", str(manifests.REPOSITORY / "tests/config/gpunode.yaml"))
     code, said = on_terminal(own, "n\n", tmp_path, "--uninstall", "--delete-ledger")

@@ -18,4 +18,4 @@ async def until_async(condition: Callable[[], Awaitable[Any]], expected: Any, *,
     """Wait until `condition` returns the expected value. Raises TimeoutError."""
     async with asyncio.timeout(seconds):
         while await condition() != expected:  # noqa: ASYNC110 (nothing tells us)
-            await asyncio.sleep(0.05)
+            await asyncio.sleep(0.1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import platform
@@ -37,11 +38,15 @@ def missing() -> str:
 
 @functools.cache
 def built(name: str) -> Path:
-    """Build and return the program of a target; with `.kept` after the name, the one for kept inputs."""
+    """Build and return the program of a target; with `.kept` after the name, one that only replays inputs."""
     if not name.endswith(".kept") and (why := missing()):
         raise RuntimeError(why)
-    subprocess.run(["make", "-s", "-C", Path(__file__).parent / "c", name], check=True, timeout=280)
-    return table.ROOT / "build" / "fuzz" / "native" / platform.machine() / name
+    folder = table.ROOT / "build" / "fuzz" / "native" / platform.machine()
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "lock").open("w") as lock:  # targets share objects
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        subprocess.run(["make", "-s", "-C", Path(__file__).parent / "c", name], check=True, timeout=280)
+    return folder / name
 
 
 def _links() -> bool:

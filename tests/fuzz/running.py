@@ -109,7 +109,7 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
 def replay(name: str, *files: Path) -> subprocess.CompletedProcess[str]:
     """Run inputs through a target in a separate process without a fuzzer."""
     program = (
-        [str(native.built(f"{name}.kept"))]
+        [str(native.built(f"{name}.kept" if native.missing() else name))]
         if table.of(name).native
         else [sys.executable, "-m", "tests.fuzz.replaying", name]
     )

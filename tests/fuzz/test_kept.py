@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.fuzz import running, table
+from tests.fuzz import native, running, table
 
 pytestmark = pytest.mark.slow
 
@@ -29,3 +29,8 @@ def test_replaying_finds_the_planted_fault(name: str, tmp_path: Path) -> None:
     ended = running.replay(name, tmp_path / "fine", tmp_path / "wrong")
     assert ended.returncode != 0
     assert running.place(ended.stderr)
+
+
+def test_replaying_without_clang_finds_it_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "missing", lambda: "clang is missing")
+    test_replaying_finds_the_planted_fault("planted_c", tmp_path)

@@ -138,7 +138,8 @@ def kubectl(api_server: Access, programs: Path, plugin: Plugin) -> Kubectl:
 def namespace(api_server: Access) -> Iterator[str]:
     """Create a namespace with the sample's pods, and its GPUNodes in the cluster."""
     base = ROOT / "config" / "base"
-    api_server.kubectl("apply", "-f", str(base / "crd" / "gpunodes.yaml"), "-f", str(base / "rbac" / "viewer.yaml"))
+    files = [f"--filename={base / name}" for name in ("crd/gpunodes.yaml", "rbac/viewer.yaml")]
+    api_server.kubectl("apply", "--server-side", "--force-conflicts", *files)
     api_server.wait_until_established("gpunodes.gpushare.io")
     with api_server.namespace("plugin") as name:
         for node in sample.nodes():

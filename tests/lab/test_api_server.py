@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -18,7 +19,7 @@ from lab import access, cluster, daemon_process, lab_errors, lab_layout
 
 pytestmark = pytest.mark.apiserver
 
-POD = {
+POD: dict[str, Any] = {
     "apiVersion": "v1",
     "kind": "Pod",
     "metadata": {"name": "pod"},
@@ -49,6 +50,20 @@ def test_namespace_and_its_pod_are_removed_afterwards(api_server: access.Access)
         api_server.kubectl("create", f"--namespace={namespace}", "--filename=-", input=json.dumps(POD))
         assert api_server.kubectl("get", "pods", f"--namespace={namespace}", "--output=name") == "pod/pod\n"
     assert api_server.kubectl("get", "namespace", namespace, "--ignore-not-found") == ""
+
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {**POD, "spec": {**POD["spec"], "restart": "Never"}},
+        {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRole", "metadata": {"name": "odd"}, "rule": []},
+    ],
+)
+def test_a_server_side_apply_rejects_unknown_fields_without_validation_by_kubectl(
+    api_server: access.Access, document: dict[str, object]
+) -> None:
+    with pytest.raises(lab_errors.LabError, match="field not declared in schema"):
+        api_server.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(document))
 
 
 def test_service_account_kubeconfig_has_only_its_rights(api_server: access.Access, tmp_path: Path) -> None:

@@ -151,4 +151,4 @@ def until(condition: Callable[[], bool], explain: Callable[[], object] = str, *,
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, explain()
-        time.sleep(0.05)
+        time.sleep(0.1)

@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import dataclasses
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -160,9 +160,9 @@ async def live(node: ArbiterNode, seed: int) -> set[str]:
     return world.done
 
 
-async def lives(directory: Path, count: int) -> set[str]:
+async def lives(directory: Path, seeds: Iterable[int]) -> set[str]:
     done: set[str] = set()
-    for seed in range(count):
+    for seed in seeds:
         (directory / str(seed)).mkdir()
         async with arbiter_node.opened(directory / str(seed)) as node:
             done |= await live(node, seed)
@@ -171,7 +171,7 @@ async def lives(directory: Path, count: int) -> set[str]:
 
 @pytest.mark.slow
 async def test_no_byte_is_lent_that_the_ledger_has_given_to_another_share(short_path: Path) -> None:
-    done = await lives(short_path, 4)
+    done = await lives(short_path, sorted({0, 3, *FIRST.values()}))
     assert done >= {"lent", "full", "placed", "left", "gave up", "grew", "asked", "restarted", "killed"}
     assert done >= {"limited", "deleted", "went back"}
 
@@ -238,6 +238,8 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
     ),
     "a deleted GPUNode's loans are forgotten": (share_resizing.ShareResizer, "_orphaned", lambda *_: ()),
 }
+# The life to begin at: three of them break a law in it.
+FIRST = dict(zip(MUTATIONS, (8, 0, 0, 5), strict=True))
 
 
 @pytest.mark.slow
@@ -245,4 +247,4 @@ MUTATIONS: dict[str, tuple[object, str, object]] = {
 async def test_breaking_the_code_breaks_a_law(short_path: Path, mutation: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(*MUTATIONS[mutation])
     with pytest.raises(BrokenLawError):
-        await lives(short_path, 40)
+        await lives(short_path, range(FIRST[mutation], 40))

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
+import os
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -82,3 +84,21 @@ def test_a_mig_device_of_a_pod_is_kept_even_if_it_is_idle(gpus: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("refused ")
     assert done.stdout.count("refused") == 1
+
+
+async def test_a_command_ends_with_the_task_that_runs_it(tmp_path: Path) -> None:
+    started = tmp_path / "pid"
+    os.mkfifo(started)
+    task = asyncio.create_task(setup.run_command("sh", "-c", f"echo $$ >{started}; exec sleep 60"))
+    pid = int(await asyncio.to_thread(started.read_text))
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_a_command_that_hangs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(setup, "COMMAND_SECONDS", 0.0)
+    with pytest.raises(SetUpError, match="sleep 60 did not end within"):
+        await setup.run_command("sleep", "60")

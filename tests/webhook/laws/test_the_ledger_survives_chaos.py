@@ -7,18 +7,18 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 import pytest
 
 from tests import builders
 from tests.webhook.laws import stories, users, world
+from tests.webhook.laws import test_the_laws_can_be_broken as breaking
 
 pytestmark = pytest.mark.slow
 
 # More of them, for a night: GPUSHARE_LAWS_SEEDS=100000.
-SEEDS = int(os.environ.get("GPUSHARE_LAWS_SEEDS", "200"))
-CHUNKS = 4
+SEEDS = int(os.environ.get("GPUSHARE_LAWS_SEEDS", "40"))
 
 ANY_ORDER = frozenset({"go", "time", "lose", "fail", "crash"})
 
@@ -35,20 +35,18 @@ def quiet() -> Iterator[None]:
         muted_logger.setLevel(level)
 
 
-@pytest.mark.parametrize("chunk", [0, *(pytest.param(number, marks=pytest.mark.slow) for number in range(1, CHUNKS))])
-def test_laws_hold_in_any_order_of_events(chunk: int) -> None:
-    for seed in range(chunk, SEEDS, CHUNKS):
-        stories.story(seed).run()
-
-
-def test_in_flight_share_survives_its_gpunode() -> None:
-    for seed in range(SEEDS // 4):
-        stories.without_gpunodes(seed).run()
-
-
-def test_kinds_of_isolation_never_meet_on_a_gpu() -> None:
-    for seed in range(SEEDS // 4):
-        stories.of_several_kinds(seed).run()
+@pytest.mark.parametrize(
+    ("story", "seeds", "breaks"),
+    [
+        (stories.story, SEEDS, breaking.SAFEGUARDS),
+        (stories.without_gpunodes, SEEDS // 2, breaking.WITHOUT_GPUNODES),
+        (stories.of_several_kinds, SEEDS // 2, breaking.OF_SEVERAL_KINDS),
+    ],
+    ids=["in any order of events", "without GPUNodes", "with several kinds of isolation"],
+)
+def test_laws_hold(story: Callable[[int], world.World], seeds: int, breaks: Mapping[breaking.Break, int]) -> None:
+    for seed in sorted({*range(seeds), *breaks.values()}):
+        story(seed).run()
 
 
 def test_interruption_at_any_step_breaks_no_law() -> None:

@@ -199,7 +199,7 @@ SMALL = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=75, deadline=None)
 @given(stream=SMALL, gpus=st.integers(1, 3), large=st.integers(1, 3), isolation=st.sampled_from(["arbiter", "mig"]))
 async def test_law_fitting_pod_is_placed_after_bounded_overtakes(
     stream: list[tuple[str, int, bool]], gpus: int, large: int, isolation: str
