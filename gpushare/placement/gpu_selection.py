@@ -274,6 +274,8 @@ def _take(selected: Selected, part: Needs, rows: Ints) -> None:
     is_taken[nodes.state[at]] = True
     selected.states = states.beside(_without(states.of_gpus(np.flatnonzero(is_taken)), part))
     nodes.state[at] = states.kind.size - 1 + np.cumsum(is_taken)[nodes.state[at]]
+    if selected.states.kind.size > nodes.kind.size:
+        selected.nodes, selected.states = selected.left.by_state(selected.states)
 
 
 def _without(columns: Columns, part: Needs) -> Columns:
