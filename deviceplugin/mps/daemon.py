@@ -144,8 +144,9 @@ class MpsDaemon:
                 pipe.remove(path)
             case steps.FollowLog(_, stop):
                 self._forward_log()
-                log = self.files.control_log
-                self._log_position = None if stop else log.stat().st_size if log.exists() else 0
+                self._log_position = None if stop else 0
+                with contextlib.suppress(FileNotFoundError):
+                    self._log_position = None if stop else self.files.control_log.stat().st_size
 
     async def _start(self, *, multi_user: bool, static: bool) -> None:
         with contextlib.suppress(ProcessLookupError):

@@ -274,7 +274,7 @@ def _take(selected: Selected, part: Needs, rows: Ints) -> None:
     is_taken[nodes.state[at]] = True
     selected.states = states.beside(_without(states.of_gpus(np.flatnonzero(is_taken)), part))
     nodes.state[at] = states.kind.size - 1 + np.cumsum(is_taken)[nodes.state[at]]
-    if selected.states.kind.size > nodes.kind.size:
+    if selected.states.kind.size > nodes.state.size:
         selected.nodes, selected.states = selected.left.by_state(selected.states)
 
 
