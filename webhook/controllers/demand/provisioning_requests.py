@@ -15,13 +15,12 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, errors
-from gpushare.cluster import api_errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.quantity import counted
 from gpushare.whatif import node_demand
 from gpushare.whatif.node_demand import NodeDemand, WaitingPod
 from webhook.controllers import queue
 from webhook.controllers.demand import demand_pods, gang_demand
-from webhook.controllers.demand.demand_client import DemandClient
 from webhook.controllers.demand.gang_demand import NO_NODES, GangDemand, OwnTemplate, ProvisioningRequest
 
 logger = logging.getLogger(__name__)
@@ -58,7 +57,7 @@ class GangRequests:
     GPUs, as far as is known.
     """
 
-    api: DemandClient
+    api: api_client.ApiClient
     class_name: str
     resource: str
     max_gpus: int
