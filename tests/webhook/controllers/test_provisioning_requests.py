@@ -543,3 +543,7 @@ async def test_the_next_placer_changes_nothing_before_it_has_tried_all_pods_but_
     cluster.now += demand_controller.UNTRIED_SECONDS
     await cluster.controller.reconcile(untried)
     assert (requests(cluster), list(cluster.api.pods.values())) == ([], [])
+    cluster.now += 1.5 * VALID_SECONDS
+    useless = "asks for no nodes: the nodes that the autoscaler provisioned were of no use within 15 minutes"
+    assert await cluster.reasons(*gang()) == [useless] * 3
+    assert requests(cluster) == []

@@ -74,12 +74,11 @@ class ProvisioningRequest:
         """Return why it is of no use any more; empty while nodes may come."""
         if self.has_ended:
             return f"the autoscaler gave up: {self.said}"
-        age, most = queue.age_seconds(self.created, now), UNANSWERED_SECONDS
+        age = since_created = queue.age_seconds(self.created, now)
         if self.provisioned:  # by the autoscaler's clock, which may be wrong
             age = min(age, queue.age_seconds(self.provisioned, now))
-        if self.is_accepted or self.provisioned:
-            most = VALID_SECONDS
-        if age < most:
+        most = VALID_SECONDS if self.is_accepted or self.provisioned else UNANSWERED_SECONDS
+        if age < most and since_created < 2 * VALID_SECONDS:
             return ""
         within = f"within {most / 60:g} minutes"
         if self.provisioned:
