@@ -176,6 +176,17 @@ async def test_a_request_stays_while_it_asks_for_enough() -> None:
 async def test_gang_asks_for_all_its_gpus_or_none_within_the_maximum() -> None:
     cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
     bound = "asks for no nodes: no more than 4 GPUs are asked for (--demand-max-gpus)"
+@pytest.mark.parametrize("label", ["x-5", "x-", "x-5-", "x--5", "x-5-y", "x-²-5"])
+async def test_a_label_that_another_client_has_changed_stops_no_round(label: str) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*gang())
+    (template,) = templates(cluster)
+    template["metadata"]["labels"][contract.DEMAND_LABEL] = label
+    cluster.now += provisioning_requests.REPLACE_SECONDS
+    assert (await cluster.reasons(*gang()))[0].startswith(TOGETHER)
+    assert requests(cluster) == []  # it asks again
+
+
     single = gated("single", gpus="2")
     # Pods ahead of the gang come first; pods behind it get what it leaves.
     assert await cluster.reasons(single, *gang()) == ["waits for a node: 2 GPUs asked for"] + [bound] * 3

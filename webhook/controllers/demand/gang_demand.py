@@ -240,7 +240,8 @@ def gpus_of(demands: Sequence[NodeDemand]) -> int:
 def _read_label(label: str) -> tuple[str, int, int]:
     """Return the key, the milli-CPUs and the bytes of a demand pod with this label."""
     key, cpu_milli, memory_bytes, *_ = (*label.split("-"), "", "")
-    return (key, int(cpu_milli), int(memory_bytes)) if (cpu_milli + memory_bytes).isdecimal() else ("", 0, 0)
+    is_whole = cpu_milli.isdecimal() and memory_bytes.isdecimal()  # another client may have changed it
+    return (key, int(cpu_milli), int(memory_bytes)) if is_whole else ("", 0, 0)
 
 
 def _checksum(text: str) -> str:
