@@ -251,13 +251,29 @@ async def test_pods_join_an_elastic_gang_once_the_nodes_of_its_minimum_start() -
     assert len(cluster.api.pods) == 2
     answer(cluster, "Failed")
     await cluster.reasons(*members)
-    assert (await cluster.reasons(*members))[2:] == [joins] * 3
+    failed = "asks for no nodes: the autoscaler gave up: R"
+    assert await cluster.reasons(*members) == [failed] * 5
     assert cluster.api.pods == {}
 
 
 async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
     cluster = cluster_with(full("node-a", gpus=8))
     several = [pod for number in range(5) for pod in gang(2, name=f"g{number}x")]
+@pytest.mark.parametrize(
+    ("max_gpus", "has_crd", "why"),
+    [(16, False, "the cluster has no ProvisioningRequest"), (1, True, "no more than 1 GPUs are asked for")],
+)
+async def test_pods_that_would_join_a_gang_that_asks_for_nothing_say_so_too(
+    max_gpus: int, has_crd: bool, why: str
+) -> None:
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=max_gpus)
+    if not has_crd:
+        del cluster.api.collections[PATH]
+    members = [gated(f"e{number}", group="e", group_size="2-4", gpus="1") for number in range(3)]
+    (said,) = set(await cluster.reasons(*members))
+    assert said.startswith(f"asks for no nodes: {why}")
+
+
     said = await cluster.reasons(*several)
     assert said[-2:] == ["asks for no nodes: no more than 4 gangs ask for nodes at a time"] * 2
     assert len(requests(cluster)) == 4

@@ -143,6 +143,10 @@ class DemandController:
             if self._requests is not None:
                 # Only now, as demand pods in the way of a request had to be deleted first.
                 suffixes |= await self._requests.ask(self._template, self._excluded)
+                for gang in gangs.values():
+                    if (end := suffixes.get(gang.members[0], "")).startswith(gang_demand.NO_NODES):
+                        joins = _JOINS.format(gang.size)
+                        suffixes |= {uid: end for uid in gang.joiners if suffixes.get(uid) == joins}
             gpus = packing.gpus - sum(demand.gpus for demand in failed)
             self.report(gpus + (self._requests.asked if self._requests is not None else 0))
         except api_errors.ClusterError as error:
