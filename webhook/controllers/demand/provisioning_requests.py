@@ -17,7 +17,6 @@ from typing import Any, Final
 from gpushare import contract, errors
 from gpushare.cluster import api_client, api_errors
 from gpushare.quantity import counted
-from gpushare.whatif import node_demand
 from gpushare.whatif.node_demand import NodeDemand, WaitingPod
 from webhook.controllers import queue
 from webhook.controllers.demand import demand_pods, gang_demand
@@ -196,8 +195,7 @@ class GangRequests:
         """Return what the gang needs, or why it asks for nothing."""
         known = self._packed.get(gang.name)
         if known is None or known[0] != gang.pods:
-            packing = await asyncio.to_thread(node_demand.pack, gang.pods, max_gpus=self.max_gpus, default=default)
-            needs = gang_demand.refusal(packing, self._bound) or packing.demands
+            needs = await asyncio.to_thread(gang_demand.needs, gang.pods, self.max_gpus, default, self._bound)
             known = self._packed[gang.name] = gang.pods, needs
         return known[1]
 
