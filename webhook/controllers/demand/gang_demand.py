@@ -201,10 +201,11 @@ def needs(pods: Sequence[WaitingPod], max_gpus: int, default: str, bound: str) -
         return packing.demands
     whole = []
     for product in dict.fromkeys(kind.product for pod in pods for kind in pod.kinds):
-        of_it = [(pod, tuple(kind for kind in pod.kinds if kind.product in {"", product})) for pod in pods]
-        only = [dataclasses.replace(pod, kinds=kinds) for pod, kinds in of_it]
-        whole.append(node_demand.pack(only, max_gpus=max_gpus, default=default))
-    whole = [each for each in whole if Unmet.NO_KIND not in each.unmet.values()]
+        kinds = [tuple(kind for kind in pod.kinds if kind.product in {"", product}) for pod in pods]
+        only = [dataclasses.replace(pod, kinds=left) for pod, left in zip(pods, kinds, strict=True)]
+        packed = node_demand.pack(only, max_gpus=max_gpus, default=default)
+        if Unmet.NO_KIND not in packed.unmet.values():
+            whole.append(packed)
 
     def rank(each: Packing) -> tuple[bool, bool, int]:
         return bool(_refusal(each, bound)), Deferred.OVERSIZED in each.deferred.values(), each.gpus
