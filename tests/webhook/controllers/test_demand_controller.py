@@ -84,8 +84,9 @@ class Cluster:
         for name in (*(node.name for node in nodes), *foreign):
             self.describe(name)
         settings = DemandSettings(contract.RESOURCE_PERCENT, max_gpus, kinds, provisioning_class)
+        api: Any = self.api
         self.controller = DemandController(
-            self.api,
+            api,
             self.store,
             Reservation(self.store, policy="pack"),
             settings,

@@ -128,6 +128,23 @@ async def test_victims_that_do_not_end_do_not_stop_preemption_for_other_pods() -
     assert set(cluster.held()) == {"x", "y"}
 
 
+async def test_victims_that_do_not_end_do_not_add_up_without_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(preemptor, "MAX_WITH_SLOW", 2)
+    cluster = Preempting(*(builders.node(f"node-{number}", gpus=1) for number in range(4)))
+    for number in range(4):
+        await cluster.run(f"p{number}", request="1")
+    for number in range(4):
+        cluster.ask(f"x{number}", request="1")
+    for _ in range(8):  # one is slow two rounds later
+        await cluster.round()
+        cluster.time += preemptor.SLOW_SECONDS
+    assert len(cluster.evicted) == 2
+    await cluster.end(cluster.evicted[0])
+    await cluster.round()
+    await cluster.round()
+    assert len(cluster.evicted) == 3
+
+
 async def test_pods_without_victims_do_not_starve_others() -> None:
     cluster = await full(0, 0)
     for number in range(preemptor.MAX_TRIES):

@@ -6,6 +6,8 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from gpushare import contract, ledger
 from gpushare.cluster import api_errors
 from gpushare.cluster.object_store import Key
@@ -15,6 +17,7 @@ from gpushare.refusal import Refusal
 from tests import builders
 from tests.webhook.controllers.preempting_cluster import Preempting, full
 from webhook.controllers.preemption import preemptor
+from webhook.store.ledger_store import UnreachableError
 
 
 async def test_a_pod_takes_the_place_of_the_lowest_priority_and_keeps_it() -> None:
@@ -119,6 +122,36 @@ async def test_a_nomination_is_withdrawn_when_its_pod_can_fit_there_no_more() ->
     told = await cluster.round()
     assert cluster.held() == {}
     assert "takes the place" not in told["high"]
+
+
+async def test_a_nomination_that_could_not_be_withdrawn_keeps_no_other_pod_from_its_node(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = await full(0, 0)
+    cluster.ask("high", request="1")
+    await cluster.round()
+    before = cluster.store.view("node-a")
+    assert before is not None
+    cluster.store.change("node-a", lambda node: dataclasses.replace(node, gpus=cordoned(node.gpus)))
+    await cluster.round()
+    cluster.time += preemptor.UNFIT_SECONDS
+    with monkeypatch.context() as unreachable:
+        unreachable.setattr(cluster.store, "commit", no_connection)
+        told = await cluster.round()
+    assert cluster.held() == {"high": 0}
+    assert told["high"].endswith("; takes the place of other pods on node-a, which cannot take it at the moment")
+    # Once its pod is gone and the node can take pods again, there is nothing against another.
+    cluster.store.change("node-a", lambda node: dataclasses.replace(node, gpus=before.node.gpus))
+    del cluster.pods["high"]
+    released = [entry.id for entry in before.node.allocations if entry.is_nomination]
+    cluster.store.change("node-a", lambda node: ledger.release(node, released))
+    cluster.ask("next", request="1", gpus="2")
+    await cluster.round()
+    assert len(cluster.evicted) == 2
+
+
+async def no_connection(name: str, change: object) -> GpuNode:
+    raise UnreachableError(f"{name}: no connection")
 
 
 async def test_pods_beside_the_nominated_gpus_stay_although_another_took_the_cpu() -> None:

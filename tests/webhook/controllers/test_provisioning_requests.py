@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ from gpushare.cluster import api_errors
 from gpushare.gpunode import GpuNode
 from gpushare.refusal import Cause, Refusal
 from gpushare.whatif import node_demand
+from gpushare.whatif.node_demand import GpuKind
 from tests import builders
 from tests.webhook.controllers.test_demand_controller import NOW, Cluster, excluded, full, gated
 from webhook.controllers.demand import demand_controller, demand_pods, gang_demand, provisioning_requests
@@ -22,10 +24,11 @@ from webhook.pods.stored_pod import Pod
 from webhook.store.reservation import Reservation
 
 TOGETHER = "waits for nodes: 3 GPUs asked for together"
+T4, L4, A100 = (GpuKind.named(*kind) for kind in (("T4", 16 << 30), ("L4", 24 << 30), ("A100", 80 << 30)))
 
 
-def cluster_with(*nodes: GpuNode, max_gpus: int = 16) -> Cluster:
-    made = Cluster(*nodes, max_gpus=max_gpus, provisioning_class=ATOMIC)
+def cluster_with(*nodes: GpuNode, max_gpus: int = 16, kinds: tuple[GpuKind, ...] = ()) -> Cluster:
+    made = Cluster(*nodes, max_gpus=max_gpus, kinds=kinds, provisioning_class=ATOMIC)
     made.api.collections |= {PATH: {}, TEMPLATES_PATH: {}}
     return made
 
@@ -173,6 +176,17 @@ async def test_a_request_stays_while_it_asks_for_enough() -> None:
     assert await cluster.reasons(*gang()) == [TOGETHER] * 3
 
 
+@pytest.mark.parametrize("label", ["x-5", "x-", "x-5-", "x--5", "x-5-y", "x-²-5"])
+async def test_a_label_that_another_client_has_changed_stops_no_round(label: str) -> None:
+    cluster = cluster_with(full("node-a", gpus=8))
+    await cluster.reasons(*gang())
+    (template,) = templates(cluster)
+    template["metadata"]["labels"][contract.DEMAND_LABEL] = label
+    cluster.now += provisioning_requests.REPLACE_SECONDS
+    assert (await cluster.reasons(*gang()))[0].startswith(TOGETHER)
+    assert requests(cluster) == []  # it asks again
+
+
 async def test_gang_asks_for_all_its_gpus_or_none_within_the_maximum() -> None:
     cluster = cluster_with(full("node-a", gpus=8), max_gpus=4)
     bound = "asks for no nodes: no more than 4 GPUs are asked for (--demand-max-gpus)"
@@ -240,8 +254,24 @@ async def test_pods_join_an_elastic_gang_once_the_nodes_of_its_minimum_start() -
     assert len(cluster.api.pods) == 2
     answer(cluster, "Failed")
     await cluster.reasons(*members)
-    assert (await cluster.reasons(*members))[2:] == [joins] * 3
+    failed = "asks for no nodes: the autoscaler gave up: R"
+    assert await cluster.reasons(*members) == [failed] * 5
     assert cluster.api.pods == {}
+
+
+@pytest.mark.parametrize(
+    ("max_gpus", "has_crd", "why"),
+    [(16, False, "the cluster has no ProvisioningRequest"), (1, True, "no more than 1 GPUs are asked for")],
+)
+async def test_pods_that_would_join_a_gang_that_asks_for_nothing_say_so_too(
+    max_gpus: int, has_crd: bool, why: str
+) -> None:
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=max_gpus)
+    if not has_crd:
+        del cluster.api.collections[PATH]
+    members = [gated(f"e{number}", group="e", group_size="2-4", gpus="1") for number in range(3)]
+    (said,) = set(await cluster.reasons(*members))
+    assert said.startswith(f"asks for no nodes: {why}")
 
 
 async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
@@ -250,6 +280,17 @@ async def test_four_gangs_ask_for_nodes_at_a_time() -> None:
     said = await cluster.reasons(*several)
     assert said[-2:] == ["asks for no nodes: no more than 4 gangs ask for nodes at a time"] * 2
     assert len(requests(cluster)) == 4
+
+
+async def test_a_request_has_no_more_pod_sets_than_its_crd_allows() -> None:
+    """Of a gang whose pods all differ."""
+    cluster = cluster_with(full("node-a", gpus=8), max_gpus=64)
+    most = gang_demand.MAX_POD_SETS
+    too_many = f"it needs more than {most} kinds of nodes, and a ProvisioningRequest has no more"
+    for size, end in ((most, f"waits for nodes: {most} GPUs asked for together"), (most + 1, too_many)):
+        members = [gang(size, name=f"of{size}x", cpu=f"{1000 + number}m")[number] for number in range(size)]
+        assert {said.removeprefix("asks for no nodes: ") for said in await cluster.reasons(*members)} == {end}
+        assert [len(one["spec"]["podSets"]) for one in requests(cluster)] == [size] * (size <= most)
 
 
 async def test_a_cluster_without_the_crd_says_so() -> None:
@@ -487,6 +528,50 @@ async def test_a_gang_whose_pods_no_node_group_serves_together_says_so() -> None
     assert requests(cluster) == []
 
 
+@pytest.mark.parametrize(
+    ("sizes", "max_gpus", "product", "gpus"),
+    [
+        (["8Gi", "40Gi", "40Gi"], 16, "A100", 2),
+        (["12Gi"] * 5, 2, "A100", 2),  # on smaller ones, it would need more than may be asked for
+        (["8Gi", "20Gi", "12Gi"], 16, "A100", 1),  # of those that hold all, the fewest
+        (["8Gi", "8Gi"], 16, "T4", 1),
+    ],
+)
+async def test_a_gang_that_one_product_holds_asks_for_that(
+    sizes: list[str], max_gpus: int, product: str, gpus: int
+) -> None:
+    cluster = cluster_with(full("node-a", gpus=8, memory_gib=8), max_gpus=max_gpus, kinds=(T4, L4, A100))
+    members = [gang(len(sizes), memory=size, request="0.3")[number] for number, size in enumerate(sizes)]
+    said = await cluster.reasons(*members)
+    assert set(said) == {f"waits for nodes: {gpus} GPU{'s' * (gpus > 1)} asked for together"}
+    selectors = [made["template"]["spec"]["nodeSelector"] for made in templates(cluster)]
+    assert {made[demand_pods.PRODUCT_LABEL] for made in selectors} == {product}
+
+
+async def test_a_gang_asks_for_nodes_that_are_large_enough_as_far_as_is_known() -> None:
+    kinds = dataclasses.replace(A100, max_gpus=1), T4, L4
+    cluster = cluster_with(full("node-a", gpus=8, memory_gib=4), kinds=kinds)
+    members = gang(2, memory="8Gi", gpus="2", request="0.3")[:1] + gang(2, memory="20Gi", request="0.3")[1:]
+    assert await cluster.reasons(*members) == [TOGETHER] * 2
+    selectors = [made["template"]["spec"]["nodeSelector"] for made in templates(cluster)]
+    assert [made[demand_pods.PRODUCT_LABEL] for made in selectors] == ["L4"] * 2
+
+
+@pytest.mark.parametrize(
+    ("models", "why"),
+    [
+        (("T4", "L4"), "no known product holds all its pods"),
+        (("H100", "L4"), "it fits on no GPU that is known (--demand-products), even if that is empty"),
+    ],
+)
+async def test_a_gang_that_no_product_holds_says_so(models: tuple[str, str], why: str) -> None:
+    cluster = cluster_with(full("node-a", gpus=8, memory_gib=8), kinds=(T4, L4))
+    members = [gang(2, model=model)[number] for number, model in enumerate(models)]
+    (said,) = set(await cluster.reasons(*members))
+    assert said.startswith(f"asks for no nodes: {why}")
+    assert requests(cluster) == []
+
+
 @pytest.mark.parametrize("skew", [-86400.0, 86400.0])
 async def test_the_autoscalers_clock_may_be_wrong(skew: float) -> None:
     cluster = cluster_with(full("node-a", gpus=8))
@@ -495,6 +580,10 @@ async def test_the_autoscalers_clock_may_be_wrong(skew: float) -> None:
     answer(cluster, "Provisioned")
     cluster.now -= skew - VALID_SECONDS / 2
     assert await cluster.reasons(*gang()) == ["waits for nodes: 3 GPUs provisioned"] * 3
+    cluster.now += 1.5 * VALID_SECONDS
+    useless = "asks for no nodes: the nodes that the autoscaler provisioned were of no use within 15 minutes"
+    assert await cluster.reasons(*gang()) == [useless] * 3
+    assert requests(cluster) == []
 
 
 async def test_pauses_do_not_depend_on_the_wall_clock() -> None:

@@ -5,5 +5,4 @@ demand_kinds           the kinds of GPU that a new node could have, and where a 
 demand_pods            packing and existing pods → what to create and delete; pure
 gang_demand            what a gang asks for, and whether its request is still of use; pure
 provisioning_requests  one request for all nodes of a gang, where the autoscaler has that
-demand_client          the calls of the API that both need
 """

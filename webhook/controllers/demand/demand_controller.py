@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import errors
-from gpushare.cluster import api_errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.placement import NodeView
 from gpushare.refusal import Cause, Refusal
 from gpushare.request import Request
@@ -23,7 +23,6 @@ from gpushare.whatif import node_demand
 from gpushare.whatif.node_demand import GpuKind, NodeDemand, Packing, WaitingPod
 from webhook.controllers import queue
 from webhook.controllers.demand import demand_kinds, demand_pods, gang_demand
-from webhook.controllers.demand.demand_client import DemandClient
 from webhook.controllers.demand.demand_pods import DemandPod
 from webhook.controllers.demand.gang_demand import LackingGang
 from webhook.controllers.demand.provisioning_requests import GangRequests
@@ -62,7 +61,7 @@ class DemandSettings:
 class DemandController:
     """Keeps the demand pods of one cluster."""
 
-    api: DemandClient
+    api: api_client.ApiClient
     store: ledger_store.LiveLedger
     reservation: Reservation
     settings: DemandSettings
@@ -144,6 +143,10 @@ class DemandController:
             if self._requests is not None:
                 # Only now, as demand pods in the way of a request had to be deleted first.
                 suffixes |= await self._requests.ask(self._template, self._excluded)
+                for gang in gangs.values():
+                    if (end := suffixes.get(gang.members[0], "")).startswith(gang_demand.NO_NODES):
+                        joins = _JOINS.format(gang.size)
+                        suffixes |= {uid: end for uid in gang.joiners if suffixes.get(uid) == joins}
             gpus = packing.gpus - sum(demand.gpus for demand in failed)
             self.report(gpus + (self._requests.asked if self._requests is not None else 0))
         except api_errors.ClusterError as error:

@@ -16,7 +16,8 @@ from typing import Any, Final
 from gpushare import contract, errors
 from gpushare.pod import PodJson
 from gpushare.request import Request
-from gpushare.whatif.node_demand import NodeDemand, Packing, Unmet, WaitingPod
+from gpushare.whatif import node_demand
+from gpushare.whatif.node_demand import Deferred, NodeDemand, Packing, Unmet, WaitingPod
 from webhook.controllers import queue
 from webhook.controllers.demand import demand_pods
 from webhook.pods.stored_pod import Pod
@@ -24,6 +25,7 @@ from webhook.pods.stored_pod import Pod
 ATOMIC: Final = "best-effort-atomic-scale-up.autoscaling.x-k8s.io"
 UNANSWERED_SECONDS: Final = 300.0  # for so long a request stays that no autoscaler has accepted
 VALID_SECONDS: Final = 900  # for so long the autoscaler may look for nodes, and provisioned nodes may take
+MAX_POD_SETS: Final = 32  # of one request, by its CRD
 NO_NODES: Final = "; asks for no nodes: "
 _API: Final = {"apiVersion": "autoscaling.x-k8s.io/v1", "kind": "ProvisioningRequest"}
 _ENDED: Final = ("Failed", "BookingExpired", "CapacityRevoked")  # conditions
@@ -74,12 +76,11 @@ class ProvisioningRequest:
         """Return why it is of no use any more; empty while nodes may come."""
         if self.has_ended:
             return f"the autoscaler gave up: {self.said}"
-        age, most = queue.age_seconds(self.created, now), UNANSWERED_SECONDS
+        age = since_created = queue.age_seconds(self.created, now)
         if self.provisioned:  # by the autoscaler's clock, which may be wrong
             age = min(age, queue.age_seconds(self.provisioned, now))
-        if self.is_accepted or self.provisioned:
-            most = VALID_SECONDS
-        if age < most:
+        most = VALID_SECONDS if self.is_accepted or self.provisioned else UNANSWERED_SECONDS
+        if age < most and since_created < 2 * VALID_SECONDS:
             return ""
         within = f"within {most / 60:g} minutes"
         if self.provisioned:
@@ -189,18 +190,46 @@ def beside(gangs: Mapping[str, LackingGang], asking: Sequence[WaitingPod], packi
     return found
 
 
-def refusal(packing: Packing, bound: str) -> str:
-    """Return why a gang with this packing asks for nothing; empty if it may. bound: the reason if it needs too much."""
+def needs(pods: Sequence[WaitingPod], max_gpus: int, default: str, bound: str) -> Sequence[NodeDemand] | str:
+    """Return what a gang asks for, or why it asks for nothing; max_gpus, default: as in `node_demand.pack`.
+
+    bound: the reason if it needs too much. Each pod gets the first kind of GPU that fits it. If the gang may not ask
+    for those together, it asks for the product that holds all its pods on the fewest GPUs.
+    """
+    packing = node_demand.pack(pods, max_gpus=max_gpus, default=default)
+    if not _refusal(packing, bound):
+        return packing.demands
+    whole = []
+    for product in dict.fromkeys(kind.product for pod in pods for kind in pod.kinds):
+        kinds = [tuple(kind for kind in pod.kinds if kind.product in {"", product}) for pod in pods]
+        only = [dataclasses.replace(pod, kinds=left) for pod, left in zip(pods, kinds, strict=True)]
+        packed = node_demand.pack(only, max_gpus=max_gpus, default=default)
+        if Unmet.NO_KIND not in packed.unmet.values():
+            whole.append(packed)
+
+    def rank(each: Packing) -> tuple[bool, bool, int]:
+        return bool(_refusal(each, bound)), Deferred.OVERSIZED in each.deferred.values(), each.gpus
+
+    best = min(whole, key=rank, default=packing)
+    return _refusal(best, bound) or best.demands
+
+
+def _refusal(packing: Packing, bound: str) -> str:
+    """Return why a gang with this packing asks for nothing; empty if it may. bound: as for `needs`."""
     if Unmet.NO_KIND in packing.unmet.values():
         return f"{NO_NODES}it fits on no GPU that is known (--demand-products), even if that is empty"
     if packing.unmet:
         return f"{bound}, and the gang needs more"
+    if len(pod_sets(packing.demands)) > MAX_POD_SETS:
+        return f"{NO_NODES}it needs more than {MAX_POD_SETS} kinds of nodes, and a ProvisioningRequest has no more"
     selected: dict[str, str] = {}
     for demand in packing.demands:
-        for key, value in demand_pods.selecting(demand.selection, {}, demand.product).get("nodeSelector", {}).items():
+        for key, value in demand_pods.selecting(demand.selection, {}).get("nodeSelector", {}).items():
             if selected.setdefault(key, value) != value:
                 both = f"its pods select nodes with {key}={selected[key]} and with {key}={value}"
                 return f"{NO_NODES}{both}, and an autoscaler starts a gang's nodes from one group"
+    if len({demand.product for demand in packing.demands} - {""}) > 1:
+        return f"{NO_NODES}no known product holds all its pods, and an autoscaler starts a gang's nodes from one group"
     return ""
 
 
@@ -241,7 +270,8 @@ def gpus_of(demands: Sequence[NodeDemand]) -> int:
 def _read_label(label: str) -> tuple[str, int, int]:
     """Return the key, the milli-CPUs and the bytes of a demand pod with this label."""
     key, cpu_milli, memory_bytes, *_ = (*label.split("-"), "", "")
-    return (key, int(cpu_milli), int(memory_bytes)) if (cpu_milli + memory_bytes).isdecimal() else ("", 0, 0)
+    is_whole = cpu_milli.isdecimal() and memory_bytes.isdecimal()  # another client may have changed it
+    return (key, int(cpu_milli), int(memory_bytes)) if is_whole else ("", 0, 0)
 
 
 def _checksum(text: str) -> str:

@@ -15,13 +15,11 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from gpushare import contract, errors
-from gpushare.cluster import api_errors
+from gpushare.cluster import api_client, api_errors
 from gpushare.quantity import counted
-from gpushare.whatif import node_demand
 from gpushare.whatif.node_demand import NodeDemand, WaitingPod
 from webhook.controllers import queue
 from webhook.controllers.demand import demand_pods, gang_demand
-from webhook.controllers.demand.demand_client import DemandClient
 from webhook.controllers.demand.gang_demand import NO_NODES, GangDemand, OwnTemplate, ProvisioningRequest
 
 logger = logging.getLogger(__name__)
@@ -58,7 +56,7 @@ class GangRequests:
     GPUs, as far as is known.
     """
 
-    api: DemandClient
+    api: api_client.ApiClient
     class_name: str
     resource: str
     max_gpus: int
@@ -197,8 +195,7 @@ class GangRequests:
         """Return what the gang needs, or why it asks for nothing."""
         known = self._packed.get(gang.name)
         if known is None or known[0] != gang.pods:
-            packing = await asyncio.to_thread(node_demand.pack, gang.pods, max_gpus=self.max_gpus, default=default)
-            needs = gang_demand.refusal(packing, self._bound) or packing.demands
+            needs = await asyncio.to_thread(gang_demand.needs, gang.pods, self.max_gpus, default, self._bound)
             known = self._packed[gang.name] = gang.pods, needs
         return known[1]
 

@@ -52,7 +52,8 @@ COMPARED: Final = 10_000  # priorities, likewise
 SPARED_SECONDS: Final = 60.0  # for a pod that the API server shows as protected
 UNFIT_SECONDS: Final = 60.0  # before a nomination is withdrawn because its node cannot take the pod
 USELESS_SECONDS: Final = 600.0  # before pods of such a node are evicted again: others took what was freed there
-SLOW_SECONDS: Final = 600.0  # after so long, a nomination keeps no other pod from one: its victims may never end
+SLOW_SECONDS: Final = 600.0  # a nomination this old does not count among MAX_NOMINATED: its victims may never end
+MAX_WITH_SLOW: Final = 4 * preemption.MAX_NOMINATED  # nominations, slow ones included
 EVICTION_SECONDS: Final = 10.0
 NEVER: Final = "Never"  # spec.preemptionPolicy
 
@@ -146,7 +147,8 @@ class Preemptor:
         # Such as a node that is not ready for a moment: pods were evicted for this place.
         if now - self._unfit_since.setdefault(uid, now) < UNFIT_SECONDS or not self.leads():
             return suffix
-        await self._commit(entry.node, functools.partial(ledger.release, ids=(entry.allocation.id,)))
+        if not await self._commit(entry.node, functools.partial(ledger.release, ids=(entry.allocation.id,))):
+            return suffix
         self._useless[entry.node] = now + USELESS_SECONDS
         return ""
 
@@ -155,7 +157,8 @@ class Preemptor:
         began = self._searched_at = self.clock()
         recent = [entry for uid, entry in nominated.items() if began - self._since[uid] < SLOW_SECONDS]
         taken = {entry.node for entry in nominated.values()} | self._useless.keys()
-        if len(recent) >= preemption.MAX_NOMINATED or self._pause_seconds() > 0 or began < (self._resume_at or began):
+        is_full = len(recent) >= preemption.MAX_NOMINATED or len(nominated) >= MAX_WITH_SLOW
+        if is_full or self._pause_seconds() > 0 or began < (self._resume_at or began):
             return {}
         self._resume_at, tries = None, 0
         namespaces = {entry.allocation.pod.namespace for entry in recent}
