@@ -12,6 +12,7 @@ from __future__ import annotations
 import gc
 import os
 import re
+import signal
 import sys
 import tempfile
 from collections.abc import Generator, Iterator
@@ -27,6 +28,10 @@ from lab import access, api_audit, cluster, gpushare, lab_layout
 from tests import rights, work_units
 from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
 from tests.work_units import pytest_collection_modifyitems, pytest_runtest_protocol  # noqa: F401
+
+# A shell starts programs in the background with SIGINT ignored, which those that tests interrupt would inherit.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Hypothesis sets no deadlines. Random inputs are new on every run of a developer, and the same on every run of
 # continuous integration: an unrelated failure must not block a change.

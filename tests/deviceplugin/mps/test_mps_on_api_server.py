@@ -120,4 +120,6 @@ async def test_a_gpu_that_is_cut_has_no_mps_daemon_until_it_is_whole(node: Node,
         assert not first.exists()
         await node.place(lambda known: dataclasses.replace(known, allocations=(clients[0],)))
         await node.until(lambda: is_there(first))
+        await node.place(lambda known: dataclasses.replace(known, allocations=()))
+        await node.until(lambda: is_gone(first))
         assert await agent.stop() == 0
