@@ -11,10 +11,10 @@ from gpushare import contract
 from lab import access
 from tests.integrations import karpenter
 from tests.integrations.karpenter import Agents
-from tests.webhook import conftest
+from tests.webhook import components, conftest
 from tests.webhook.conftest import Cluster
 from tests.webhook.replica import until
-from tests.webhook.test_autoscaling_on_a_real_scheduler import COMPONENT, asking, demand_pods, is_bound
+from tests.webhook.test_autoscaling_on_a_real_scheduler import asking, demand_pods, is_bound
 from webhook.controllers.demand import demand_pods as demand
 
 pytestmark = [pytest.mark.integration, pytest.mark.apiserver, pytest.mark.timeout(600)]
@@ -28,10 +28,7 @@ FLAGS = (
 @pytest.fixture
 def cluster(scheduler: access.Access, tmp_path: Path) -> Iterator[Cluster]:
     """A cluster without nodes, with a real scheduler, gpushare with demand pods, and Karpenter."""
-    for administrator in conftest.installed(scheduler):
-        for name in ("namespace", "template", "rights", "policy"):
-            administrator.kubectl("apply", "--server-side", f"--filename={COMPONENT / name}.yaml")
-        administrator.ensure_default_service_account(contract.DEMAND_NAMESPACE)
+    for administrator in components.installed(scheduler, "demand", contract.DEMAND_NAMESPACE):
         for made in conftest.prepared(administrator, tmp_path):
             for path in (contract.GPUNODE_PATH, conftest.NODES):
                 administrator.delete(f"{path}/node-a")
