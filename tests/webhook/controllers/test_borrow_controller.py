@@ -191,6 +191,18 @@ async def test_the_bounds_of_a_node_and_of_all_hold() -> None:
     assert ends[1] == "; borrows no GPU: as many are borrowed as may be (--borrow-max-gpus)"
 
 
+async def test_a_gpu_that_the_agent_has_not_reported_yet_counts_once_towards_the_bound() -> None:
+    cluster = Cluster(gpus=2, label="2", max_gpus=2)
+    first, second = (gated(name, request="1") for name in "ab")
+    await cluster.round(first)
+    cluster.bind_unreported("p1")
+    ends = await cluster.round(first, second)
+    assert ends[1].startswith("; waits for a GPU: 2 asked for")
+    assert len(cluster.pods) == 2
+    await cluster.round(first, second, gated("c", request="1"))
+    assert len(cluster.pods) == 2
+
+
 async def test_a_gang_that_too_few_gpus_are_lent_for_borrows_none_and_keeps_none_from_others() -> None:
     cluster = Cluster(gpus=2, label="2")
     gang = [gated(name, request="1", group="g", group_size="3") for name in "abc"]
