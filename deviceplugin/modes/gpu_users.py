@@ -101,7 +101,7 @@ class GpuUsers:
         # Forget allocations that were made before the query and are listed now. The kubelet frees a device before it
         # allocates it again, so its list is about the same container.
         listed = {(container.resource, identity) for container in self.held for identity in container.device_ids}
-        self._just_given = {uuid: at for uuid, at in self._just_given.items() if at >= asked_at or uuid not in listed}
+        self._just_given = {key: at for key, at in self._just_given.items() if at >= asked_at or key not in listed}
         return ""
 
     async def users(

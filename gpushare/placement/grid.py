@@ -362,7 +362,7 @@ class Grid:
 
     def _grow(self, gpus: int, nodes: int) -> None:
         self.columns = _enlarged(self.columns, gpus, nodes)
-        self.changed, self.rows = np.resize(self.changed, nodes), np.resize(self.rows, nodes)
+        self.changed, self.rows = (np.pad(each, (0, nodes - len(each))) for each in (self.changed, self.rows))
 
     def _forget(self, slot: int) -> None:
         self._count(slot, -1)

@@ -178,13 +178,9 @@ class BorrowController:
         together = {pod.ref.uid: why.together for pod, why in waiting}
         lenders = self._lenders()
         existing = sum(not one.has_ended for here in self._there.values() for one in here)
-        reported = {gpu.owner for view in self.store.views() for gpu in view.node.gpus}
         # Pods are packed again on GPUs that are asked for, or that a placeholder has and no agent has reported yet.
-        asked_for = sum(
-            not one.is_bound or (one.has_gpu and not one.leaves and one.uid not in reported)
-            for here in self._there.values()
-            for one in here
-        )
+        asked_for = sum(not one.is_bound for here in self._there.values() for one in here)
+        asked_for += sum(lender.coming for lender in lenders if not lender.refusal)
         scratch = ScratchStore(self.store)
         try:
             most = max(0, self.settings.max_gpus - existing + asked_for)
