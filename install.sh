@@ -52,13 +52,17 @@ fail() {
 
 # --- this machine ----------------------------------------------------------------------------------------------------
 
+# The distribution's Python comes first, if it can create environments: it is compiled with profile-guided optimization,
+# and every program starts a quarter faster than with one that pyenv compiled.
 find_python() {
-  local candidate
-  for candidate in python3 python3.14 python3.13 python3.12 python3.11; do
-    if "$candidate" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then
-      command -v "$candidate"
-      return
-    fi
+  local modules candidate
+  for modules in 'sys, ensurepip, venv' sys; do
+    for candidate in /usr/bin/python3 python3 python3.14 python3.13 python3.12 python3.11; do
+      if "$candidate" -c "import $modules; sys.exit(sys.version_info < (3, 11))" 2>/dev/null; then
+        command -v "$candidate"
+        return
+      fi
+    done
   done
   fail "gpushare needs Python 3.11 or newer; this machine has $(python3 --version 2>/dev/null || echo none)"
 }

@@ -215,7 +215,7 @@ def _asked_seconds(arguments: Sequence[str]) -> float:
 def from_kubeconfig(path: Path, scratch: Path) -> Access:
     """Return access to any cluster by its kubeconfig; its CA is written to a file in `scratch`."""
     on_path = shutil.which("kubectl")
-    program = Path(on_path) if on_path else build.ensure() / "kubectl"
+    program = Path(on_path) if on_path else build.kubectl()
     command = [str(program), "config", "view", "--raw", "--minify", "--flatten", "--output=json"]
     environment = {**os.environ, "KUBECONFIG": str(path)}
     view = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)

@@ -112,7 +112,7 @@ def access_to(lab: lab_layout.Layout) -> access.Access:
         kubeconfig=lab.admin_kubeconfig,
         server=lab.server,
         ca_file=lab.certificates / "ca.crt",
-        kubectl_program=build.program_directory() / "kubectl",
+        kubectl_program=build.kubectl(),
         lab=lab,
     )
 

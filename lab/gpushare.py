@@ -69,7 +69,7 @@ def prepare(lab: lab_layout.Layout) -> bool:
 @functools.cache
 def built_images() -> images.Archives:
     """Return the images of this checkout; build them once. The caller must hold a lock."""
-    return images.ensure(kubectls=[build.ensure() / "kubectl"])
+    return images.ensure(kubectls=[build.kubectl()])
 
 
 def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:

@@ -50,7 +50,7 @@ def shell_environment(lab: lab_layout.Layout) -> str:
     lines = [f"export KUBECONFIG={shlex.quote(str(lab.admin_kubeconfig))}"]
     # contains a directory for each node, for `simgpu fail`
     lines.append(f"export LAB_GPUS={shlex.quote(str(lab.simgpu))}")
-    lines.append(f"export PATH={shlex.quote(str(build.program_directory()))}:$PATH")
+    lines.append(f"export PATH={shlex.quote(str(build.kubectl().parent))}:$PATH")
     return "\n".join(lines)
 
 

@@ -42,7 +42,7 @@ def measure(replica: webhooks.Replica, kubeconfig: Path) -> Planned:
             ],
             stdout=subprocess.PIPE,
             text=True,
-            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "KUBECTL_PATH": str(build.ensure() / "kubectl")},
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "KUBECTL_PATH": str(build.kubectl())},
         )
         assert process.stdout is not None
         output = process.stdout.read()

@@ -70,7 +70,7 @@ def kustomized(directory: Path, *components: str) -> dict[tuple[str, str], Json]
 
 
 def build_kustomization(directory: Path) -> str:
-    command = [str(build.ensure() / "kubectl"), "kustomize", str(directory)]
+    command = [str(build.kubectl()), "kustomize", str(directory)]
     environment = {**os.environ, **access.KUBECTL_ENVIRONMENT}
     return subprocess.run(command, capture_output=True, text=True, timeout=60, check=True, env=environment).stdout
 

@@ -44,7 +44,7 @@ def pushed(folder: Path, parts: Sequence[str] = ("webhook", "agent", "plugin")) 
 def rendered(overlay: ModuleType, folder: Path, **wanted: Any) -> list[dict[str, Any]]:
     overlay.write(folder, overlay.Wanted(**wanted))
     done = subprocess.run(
-        [build.ensure() / "kubectl", "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
+        [build.kubectl(), "kustomize", folder], capture_output=True, text=True, timeout=60, check=True
     )
     return [document for document in read_yaml(done.stdout) if document]
 

@@ -27,7 +27,7 @@ log: {{level: warn}}
 
 @pytest.fixture(scope="session")
 def archives() -> build.Archives:
-    return build.ensure(kubectls=[lab_build.ensure() / "kubectl"])
+    return build.ensure(kubectls=[lab_build.kubectl()])
 
 
 @pytest.fixture(scope="session")

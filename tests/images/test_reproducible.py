@@ -46,7 +46,7 @@ def test_two_builds_give_the_same_digests(archives: build.Archives, tmp_path: Pa
     script = "import os, runpy, sys; os.umask(0o077); sys.argv[0] = 'x'; runpy.run_module('config.images', run_name='__main__')"
     environment = {**os.environ, "GPUSHARE_CACHE": str(cache), "TZ": "Asia/Tokyo", "PYTHONHASHSEED": "7"}
     result = subprocess.run(
-        [sys.executable, "-c", script, f"--kubectl={lab_build.ensure() / 'kubectl'}"],
+        [sys.executable, "-c", script, f"--kubectl={lab_build.kubectl()}"],
         cwd=checkout,
         env=environment,
         capture_output=True,
