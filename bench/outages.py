@@ -29,7 +29,7 @@ from steady import ground, ledger_watch, load, review_failures, troubles
 from lab import access, cluster, gpushare, lab_layout
 
 NODES = 32  # 256 GPUs: 248 for some 130 pods at a time, 8 for more pods than fit
-BEFORE_SECONDS, AFTER_SECONDS = 4.0, 4.0
+BEFORE_SECONDS, AFTER_SECONDS = 3.0, 2.0
 HEAD = (
     "scenario",
     "seconds",

@@ -94,7 +94,13 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
     """Return the pods of a part, `webhook`, `agent` or `mps`, that are not being deleted."""
-    return [pod for pod in _listed(administrator, part) if "deletionTimestamp" not in pod["metadata"]]
+    return [pod for pod in listed(administrator, part) if "deletionTimestamp" not in pod["metadata"]]
+
+
+def listed(administrator: access.Access, part: str) -> list[dict[str, Any]]:
+    """Return all pods of a part, including those that are being deleted."""
+    query = urllib.parse.urlencode({"labelSelector": _labels(part)})
+    return list(administrator.read(f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods?{query}")["items"])
 
 
 def is_ready(pod: dict[str, Any]) -> bool:
@@ -131,7 +137,7 @@ def without_agent(lab: lab_layout.Layout, node: lab_layout.Node, administrator: 
     joined_by = {key: labels[key] for key in _labels_of_agents_nodes(administrator) if key in labels}
 
     def agents() -> list[dict[str, Any]]:
-        return _of_node(_listed(administrator, "agent"), node)
+        return _of_node(listed(administrator, "agent"), node)
 
     try:
         _kill_all(lab, agents())
@@ -149,7 +155,7 @@ def without_webhook(lab: lab_layout.Layout, administrator: access.Access) -> Ite
     path = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/deployments/{WEBHOOK}"
 
     def replicas() -> list[dict[str, Any]]:
-        return _listed(administrator, "webhook")
+        return listed(administrator, "webhook")
 
     try:
         _kill_all(lab, replicas())  # without a grace period, in which they would continue to serve
@@ -197,11 +203,6 @@ def _labelled(part: str) -> tuple[str, ...]:
 
 def _labels(part: str) -> str:
     return f"app.kubernetes.io/name=gpushare,app.kubernetes.io/component={part}"
-
-
-def _listed(administrator: access.Access, part: str) -> list[dict[str, Any]]:
-    query = urllib.parse.urlencode({"labelSelector": _labels(part)})
-    return list(administrator.read(f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods?{query}")["items"])
 
 
 def _of_node(candidates: list[dict[str, Any]], node: lab_layout.Node) -> list[dict[str, Any]]:

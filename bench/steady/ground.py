@@ -8,7 +8,7 @@ from __future__ import annotations
 import datetime
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from burst import calls, made
 
@@ -16,6 +16,7 @@ from gpushare import contract
 
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases"
 RENEW_SECONDS = 8.0  # a node without a renewal for 50 s is not ready
+AT_ONCE = 4
 LABEL = "bench.gpushare.io/ground"
 
 
@@ -26,21 +27,20 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
     """
     names = [f"{name}-{number}" for number in range(count)]
     made.nodes(server, names)
-    for node_name in names:
-        label = {"metadata": {"labels": {LABEL: f"{name}-{'crowded' if node_name == names[0] else 'roomy'}"}}}
-        calls.ask(server, calls.call("PATCH", f"/api/v1/nodes/{node_name}", label, calls.MERGE_PATCH))
-        calls.ask(server, calls.call("POST", LEASES, _lease(node_name)))
+    labelled = [
+        calls.call("PATCH", f"/api/v1/nodes/{node_name}", _label(f"{name}-{kind}"), calls.MERGE_PATCH)
+        for node_name, kind in zip(names, ("crowded", *("roomy",) * (count - 1)), strict=True)
+    ]
+    leased = [calls.call("POST", LEASES, _lease(node_name)) for node_name in names]
+    calls.all_well(calls.send(server, [*labelled, *leased], at_once=AT_ONCE))
     stopping = threading.Event()
 
     def renew() -> None:
         while not stopping.wait(RENEW_SECONDS):
-            for node_name in names:
-                try:
-                    calls.ask(
-                        server, calls.call("PATCH", f"{LEASES}/{node_name}", _lease(node_name), calls.MERGE_PATCH)
-                    )
-                except (OSError, SystemExit, EOFError):
-                    break  # the API server is down or has just restarted: the next renewal is early enough
+            renewed = [calls.call("PATCH", f"{LEASES}/{node}", _lease(node), calls.MERGE_PATCH) for node in names]
+            # While the API server is down or has just restarted; the next renewal is early enough.
+            with suppress(OSError, EOFError):
+                calls.send(server, renewed, at_once=1)
 
     thread = threading.Thread(target=renew, name="leases", daemon=True)
     thread.start()
@@ -49,9 +49,13 @@ def nodes(server: calls.Server, name: str, count: int) -> Iterator[tuple[dict[st
     finally:
         stopping.set()
         thread.join(60)
-        for node_name in names:
-            paths = (f"/api/v1/nodes/{node_name}", f"{contract.GPUNODE_PATH}/{node_name}", f"{LEASES}/{node_name}")
-            calls.send(server, [calls.call("DELETE", path) for path in paths], at_once=1)
+        lists = ("/api/v1/nodes", contract.GPUNODE_PATH, LEASES)
+        gone = [calls.call("DELETE", f"{path}/{node_name}") for node_name in names for path in lists]
+        calls.send(server, gone, at_once=AT_ONCE)
+
+
+def _label(value: str) -> dict[str, object]:
+    return {"metadata": {"labels": {LABEL: value}}}
 
 
 def _lease(name: str) -> dict[str, object]:

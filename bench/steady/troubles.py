@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 import signal
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -41,11 +40,7 @@ class Stage:
 
     def replicas(self) -> list[dict[str, Any]]:
         """Return all pods of the webhook, including terminating ones."""
-        selector = "--selector=app.kubernetes.io/name=gpushare,app.kubernetes.io/component=webhook"
-        pods: list[dict[str, Any]] = json.loads(self.kubectl("get", "pods", *gpushare.SCOPE, selector, "-o", "json"))[
-            "items"
-        ]
-        return sorted(pods, key=lambda pod: str(pod["metadata"]["name"]))
+        return sorted(gpushare.listed(self.administrator, "webhook"), key=_name)
 
     def until(self, condition: Callable[[], object], what: str, *, seconds: float = WELL_SECONDS) -> float:
         """Wait for a condition, and return how long it took."""
@@ -60,14 +55,19 @@ class Stage:
                 raise SystemExit(f"{what}: not in {seconds:.0f} s")
             time.sleep(POLL_SECONDS)
 
-    def well(self) -> None:
-        """Wait until two replicas are ready and no other pod remains."""
-        self.until(lambda: len(pods := self.replicas()) == REPLICAS and all(map(_ready, pods)), "two ready replicas")
+    def well(self, *, without: Collection[str] = ()) -> None:
+        """Wait until two replicas are ready and no other pod remains. `without`: pods that have to be gone."""
+
+        def is_well() -> bool:
+            pods = self.replicas()
+            return len(pods) == REPLICAS and all(_ready(pod) and _name(pod) not in without for pod in pods)
+
+        self.until(is_well, "two ready replicas")
 
     def restart(self) -> None:
+        before = [*map(_name, self.replicas())]
         self.kubectl("rollout", "restart", *gpushare.SCOPE, DEPLOYMENT)
-        self.kubectl("rollout", "status", *gpushare.SCOPE, DEPLOYMENT)
-        self.well()
+        self.well(without=before)
 
 
 @dataclass(frozen=True)
@@ -76,6 +76,10 @@ class Trouble:
     before: Callable[[Stage], None] = lambda _: None
     nodes: int = 1
     shares: bool = True  # whether the pods request shares
+
+
+def _name(pod: Mapping[str, Any]) -> str:
+    return str(pod["metadata"]["name"])
 
 
 def _ready(pod: Mapping[str, Any]) -> bool:
@@ -95,13 +99,13 @@ def kill(stage: Stage) -> None:
     """Kill the replicas one after the other with SIGKILL; never one pod twice, because its restart would back off."""
     for number in range(stage.kills):
         victim = stage.replicas()[number % REPLICAS]
-        name = victim["metadata"]["name"]
+        name = _name(victim)
         was_placer = _placer(stage).startswith(name)
         killed = time.monotonic()
         gpushare.kill(stage.lab, victim)
 
         def is_back(name: str = name) -> bool:
-            (replica,) = [pod for pod in stage.replicas() if pod["metadata"]["name"] == name]
+            (replica,) = [pod for pod in stage.replicas() if _name(pod) == name]
             return replica["status"]["containerStatuses"][0]["restartCount"] > 0 and _ready(replica)
 
         stage.until(is_back, f"{name} again")
