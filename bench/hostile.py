@@ -128,6 +128,7 @@ def measured(user: Observer, where: lab_layout.Layout, who: str, names: list[str
     ground = Ground(user, where)
     ground.neighbour(request=0.4, memory="4Gi")
     ground.attacker("attacker", who, request=REQUEST, memory=MEMORY)
+    ground.wait("attacker")
     before = ground.agent()
     windows = [attack(ground, ["honest"], "honest", seconds), attack(ground, ["spins"], "spins", seconds)]
     for count, name in enumerate(names, start=1):

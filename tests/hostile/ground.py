@@ -93,7 +93,7 @@ class Ground:
         who: str = "root",
         attacks: bool = False,
     ) -> None:
-        """Start a pod with the agent's image, which has an interpreter and the contract; return when it runs."""
+        """Create a pod with the agent's image, which has an interpreter and the contract."""
         items = [{"key": path.replace("/", "."), "path": path} for path in PROGRAMS]
         container = {
             "name": "main",
@@ -120,21 +120,29 @@ class Ground:
             "terminationGracePeriodSeconds": 0,
         }
         metadata = {"name": name, "annotations": annotations}
-        self.user.apply({"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
-        self.user.running(name)
+        path = f"/api/v1/namespaces/{self.user.namespace}/pods"
+        self.user.access.create(path, {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec})
 
     def neighbour(self, *, request: float, memory: str) -> None:
-        """Start the honest pod, which works when this returns."""
+        """Create the honest pod."""
         self.pod("neighbour", ["-m", "tests.hostile.neighbour", "both"], request=request, memory=memory)
-        eventually(lambda: self.said().filled, what="the neighbour at work")
 
     def attacker(self, name: str, who: str, *, request: float, memory: str) -> None:
-        """Start an attacking pod, which is idle at first."""
+        """Create an attacking pod, which is idle at first."""
         self.pod(name, ["-c", "import signal; signal.pause()"], request=request, memory=memory, who=who, attacks=True)
+
+    def wait(self, *attackers: str) -> None:
+        """Wait until these run, and the neighbour works."""
+        for name in ("neighbour", *attackers):
+            self.user.running(name)
+        eventually(lambda: self.said().filled, what="the neighbour at work")
+
+    def log(self, name: str) -> str:
+        return self.user.access.text(f"/api/v1/namespaces/{self.user.namespace}/pods/{name}/log")
 
     def said(self) -> Said:
         """Return the neighbour's reports so far."""
-        lines = [json.loads(line) for line in self.user.kubectl("logs", "neighbour").splitlines()]
+        lines = [json.loads(line) for line in self.log("neighbour").splitlines()]
         late = tuple((line["at"], tuple(line["late_us"])) for line in lines if "at" in line)
         filled = tuple(
             Filled(line["filling"], line["filled"], line.get("filled_bytes"), line.get("failed", ""))
@@ -237,15 +245,15 @@ class Ground:
         """Start another pod on the same GPU; measure the seconds until it has filled its memory."""
         began = time.monotonic()
         self.pod("third", ["-m", "tests.hostile.neighbour", "both"], request=request, memory="1Gi")
-        eventually(
-            lambda: "filled_bytes" in self.user.kubectl("logs", "third"),
+        self.user.running("third")
+        told = eventually(
+            lambda: re.search(r'"filled_bytes":(\d+)', self.log("third")),
             what="the third pod's memory filled",
             seconds=90,
         )
-        (filled_bytes,) = re.findall(r'"filled_bytes":(\d+)', self.user.kubectl("logs", "third"))[:1]
-        assert int(filled_bytes) == 1 << 30, filled_bytes
+        assert int(told[1]) == 1 << 30, told
         took = time.monotonic() - began
-        self.user.delete("pod", "third")
+        self.user.access.delete(f"/api/v1/namespaces/{self.user.namespace}/pods/third")
         return took
 
 
