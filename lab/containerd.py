@@ -106,8 +106,8 @@ def build(lab: lab_layout.Layout, node: lab_layout.Node) -> component.Component:
     return component.Component(daemon, component.UnixSocket(socket(lab, node)))
 
 
-def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path) -> None:
-    """Import the images of a Docker archive into a node.
+def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path, *, unpack: bool = True) -> None:
+    """Import the images of a Docker archive into a node. Without `unpack`, the first container of each unpacks it.
 
     Raises:
         LabError: containerd refused the archive.
@@ -115,7 +115,8 @@ def import_images(lab: lab_layout.Layout, node: lab_layout.Node, archive: Path) 
     address = f"--address={socket(lab, node)}"
     snapshotter = f"--snapshotter={_snapshotter(lab.node_directory(node))}"
     ctr = [prerequisites.program("ctr"), address, "--namespace=k8s.io"]
-    command = [*ctr, "images", "import", snapshotter, str(archive)]
+    how = snapshotter if unpack else "--no-unpack"
+    command = [*ctr, "images", "import", how, str(archive)]
     result = subprocess.run(command, capture_output=True, text=True, timeout=IMPORT_SECONDS, check=False)
     if result.returncode:
         raise lab_errors.LabError(f"{node.name} could not import the images of {archive}: {result.stderr.strip()}")

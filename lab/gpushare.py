@@ -15,7 +15,7 @@ import signal
 import subprocess
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,12 +32,13 @@ NODE_DESCRIPTION = REPOSITORY / "simgpu" / "samples" / "lab-node.ini"
 WEBHOOK, AGENT = "gpushare-webhook", "gpushare-agent"
 PROBE_PORT = 8081
 READY_SECONDS = 120.0
+POLL_SECONDS = 0.1
 SCOPE = (f"--namespace={contract.SYSTEM_NAMESPACE}",)
 AT_ONCE = ("--grace-period=0", "--force")
 
 
-def install(lab: lab_layout.Layout, administrator: access.Access) -> None:
-    """Install gpushare or its missing parts, and wait until pods can share GPUs.
+def install(lab: lab_layout.Layout, administrator: access.Access, manifests: Path = MANIFESTS) -> None:
+    """Install gpushare or its missing parts, by the lab's manifests or others, and wait until pods can share GPUs.
 
     Raises:
         LabError: something is not built, or did not become ready in time.
@@ -46,7 +47,7 @@ def install(lab: lab_layout.Layout, administrator: access.Access) -> None:
     crd = str(MANIFESTS.parent / "base/crd/gpunodes.yaml")
     administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={crd}")
     administrator.wait_until_established("gpunodes.gpushare.io")
-    administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={MANIFESTS}")
+    administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={manifests}")
     if changed:  # the names stay the same, so running pods keep the old images
         administrator.kubectl("rollout", "restart", *SCOPE, f"deployment/{WEBHOOK}", f"daemonset/{AGENT}")
         administrator.kubectl("delete", "pods", *_labelled("mps"), "--ignore-not-found", *AT_ONCE)
@@ -62,7 +63,7 @@ def prepare(lab: lab_layout.Layout) -> bool:
     for node in lab.nodes:
         _create_gpus(lab, node)
         _install_driver(lab, node)
-    replaced = [_import(lab, node, tuple(built.by_name().values())) for node in lab.nodes]
+    replaced = [_import(lab, node, built) for node in lab.nodes]
     return any(replaced)
 
 
@@ -78,18 +79,41 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
     Raises:
         LabError: that took too long.
     """
-    for workload in (f"deployment/{WEBHOOK}", f"daemonset/{AGENT}"):
-        patience = f"--timeout={READY_SECONDS:.0f}s"
-        administrator.kubectl("rollout", "status", workload, *SCOPE, patience, seconds=READY_SECONDS + 10)
     deadline = time.monotonic() + READY_SECONDS
+
+    def until(what: str, looks: Callable[[], bool]) -> None:
+        while not looks():
+            if time.monotonic() > deadline:
+                raise lab_errors.LabError(f"{what} was not ready after {READY_SECONDS:.0f} s")
+            time.sleep(POLL_SECONDS)
+
+    until("the webhook", lambda: _is_rolled_out(administrator, f"deployments/{WEBHOOK}"))
+    until("an agent", lambda: _is_rolled_out(administrator, f"daemonsets/{AGENT}"))
     for node in lab.nodes:
         # A DaemonSet counts as rolled out before it has noticed its node.
-        while not any(map(is_ready, _of_node(pods(administrator, "agent"), node))):
-            if time.monotonic() > deadline:
-                raise lab_errors.LabError(f"the agent of {node.name} was not ready after {READY_SECONDS:.0f} s")
-            time.sleep(component.POLL_SECONDS)
-        has = f"--for=jsonpath={{.status.allocatable.{contract.RESOURCE_PERCENT.replace('.', chr(92) + '.')}}}"
-        administrator.kubectl("wait", f"node/{node.name}", has, "--timeout=60s")
+        until(
+            f"the agent of {node.name}",
+            lambda node=node: any(map(is_ready, _of_node(pods(administrator, "agent"), node))),  # type: ignore[misc]
+        )
+        until(f"{node.name} with GPUs", lambda node=node: _offers_shares(administrator, node))  # type: ignore[misc]
+
+
+def _is_rolled_out(administrator: access.Access, workload: str) -> bool:
+    """Whether all pods of a Deployment or DaemonSet are new and available, as `kubectl rollout status` waits for."""
+    document = administrator.read(f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/{workload}")
+    status = document["status"]
+    if status.get("observedGeneration", 0) < document["metadata"]["generation"]:
+        return False
+    wanted = document["spec"].get("replicas", status.get("desiredNumberScheduled", 0))
+    made = status.get("replicas", status.get("currentNumberScheduled", 0))
+    new = status.get("updatedReplicas", status.get("updatedNumberScheduled", 0))
+    available = status.get("availableReplicas", status.get("numberAvailable", 0))
+    return bool(made <= new >= wanted <= available)
+
+
+def _offers_shares(administrator: access.Access, node: lab_layout.Node) -> bool:
+    status = administrator.read(f"/api/v1/nodes/{node.name}")["status"]
+    return contract.RESOURCE_PERCENT in status.get("allocatable", {})
 
 
 def pods(administrator: access.Access, part: str) -> list[dict[str, Any]]:
@@ -234,13 +258,15 @@ def _install_driver(lab: lab_layout.Layout, node: lab_layout.Node) -> None:
             (place / name).symlink_to(versioned)
 
 
-def _import(lab: lab_layout.Layout, node: lab_layout.Node, archives: Sequence[images.Archive]) -> bool:
+def _import(lab: lab_layout.Layout, node: lab_layout.Node, built: images.Archives) -> bool:
     """Import the images that a node lacks; return whether it had others of the same names."""
     record = lab.node_directory(node) / "gpushare-images.json"
     before = json.loads(record.read_text()) if record.exists() else {}
+    archives = built.by_name().values()
     for archive in archives:
         if before.get(archive.name) != archive.digest:
-            containerd.import_images(lab, node, archive.path)
+            # Few pods run the plugin, whose image is the largest.
+            containerd.import_images(lab, node, archive.path, unpack=archive is not built.plugin)
     now = {archive.name: archive.digest for archive in archives}
     record.write_text(json.dumps(now))
     return bool(before) and before != now
