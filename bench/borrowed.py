@@ -149,8 +149,7 @@ def main() -> None:
         try:
             lab = cluster.up(Path(scratch) / "lab", node_count=1, owner=os.getpid())
             layout = lab_layout.load(Path(scratch) / "lab")
-            gpushare.install(layout, lab)
-            with borrowed_node.lent(lab, layout, "--borrow-idle-seconds=10"), lab.namespace("borrowed") as namespace:
+            with borrowed_node.lent(lab, layout, idle_seconds=10), lab.namespace("borrowed") as namespace:
                 user = Observer(lab, namespace)
                 watch, world = Watch(user, lab, layout), World(user, lab, layout, options.seed)
                 watch.start()

@@ -43,8 +43,7 @@ def lab_of_its_own(plugin: Plugin = stand_in) -> Iterator[tuple[access.Access, l
         try:
             administrator = cluster.up(directory, node_count=1, owner=os.getpid())
             layout = lab_layout.load(directory)
-            gpushare.install(layout, administrator)
-            with lent(administrator, layout, "--borrow-idle-seconds=5", plugin=plugin):
+            with lent(administrator, layout, idle_seconds=5, plugin=plugin):
                 yield administrator, layout
                 beyond = rights.beyond(api_audit.calls(layout.audit_log))
                 assert not beyond, f"gpushare asked for what it has no right to: {beyond}"
@@ -53,12 +52,16 @@ def lab_of_its_own(plugin: Plugin = stand_in) -> Iterator[tuple[access.Access, l
 
 
 @contextlib.contextmanager
-def lent(lab: access.Access, layout: lab_layout.Layout, *more: str, plugin: Plugin = stand_in) -> Iterator[None]:
-    """Install the component, and let another plugin give the GPUs of the node; `more`: flags of the webhook."""
+def lent(
+    lab: access.Access, layout: lab_layout.Layout, *, idle_seconds: int, plugin: Plugin = stand_in
+) -> Iterator[None]:
+    """Install gpushare with the component, and let another plugin give the GPUs of the node."""
     (node,) = layout.nodes
-    add = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag} for flag in more]
-    target = {"kind": "Deployment", "name": "gpushare-webhook"}
-    apply_with(lab, "borrow", patches=[{"target": target, "patch": json.dumps(add)}])
+    flag = f"--borrow-idle-seconds={idle_seconds}"
+    add = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag}]
+    patch = {"target": {"kind": "Deployment", "name": "gpushare-webhook"}, "patch": json.dumps(add)}
+    with overlay("borrow", patches=[patch]) as manifests_with:
+        gpushare.install(layout, lab, manifests_with)
     gpus = len(Observer(lab, "default").gpunode().gpus)
     lab.kubectl("label", "node", node.name, f"{contract.BORROW_LABEL}={gpus}")
     with plugin(lab, layout):
@@ -67,8 +70,15 @@ def lent(lab: access.Access, layout: lab_layout.Layout, *more: str, plugin: Plug
         yield
 
 
-def apply_with(lab: access.Access, *components: str, patches: Sequence[Mapping[str, Any]] = ()) -> None:
+def apply_with(lab: access.Access, *components: str) -> None:
     """Apply the lab's manifests with more components."""
+    with overlay(*components) as directory:
+        lab.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={directory}")
+
+
+@contextlib.contextmanager
+def overlay(*components: str, patches: Sequence[Mapping[str, Any]] = ()) -> Iterator[Path]:
+    """Write the lab's manifests with more components; yield their directory."""
     with tempfile.TemporaryDirectory(prefix="overlay-", dir="/tmp") as scratch:
         wanted = {
             "resources": [os.path.relpath(gpushare.MANIFESTS, scratch)],
@@ -76,7 +86,7 @@ def apply_with(lab: access.Access, *components: str, patches: Sequence[Mapping[s
             "patches": list(patches),
         }
         (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
-        lab.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={scratch}")
+        yield Path(scratch)
 
 
 def has_gpus(lab: access.Access, node: str, gpus: int) -> None:
