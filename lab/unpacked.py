@@ -64,7 +64,10 @@ def _directory(package: str, configuration: Path | None = None) -> Path:
 
 
 def _options(configuration: Path | None) -> list[str]:
-    return [] if configuration is None else [f"--config-file={configuration}"]
+    """Return apt's options; without a configuration of ours it keeps a cache, because some images turn its own off."""
+    if configuration is not None:
+        return [f"--config-file={configuration}"]
+    return ["-o", f"Dir::Cache::pkgcache={build.cache_directory() / 'apt-packages.bin'}"]
 
 
 def _update(configuration: Path | None) -> None:
