@@ -1,5 +1,6 @@
 """A night on the lab's cluster, observed by a real Prometheus: shares are used or idle, pods wait, a GPU fails, a
-process bypasses a limit, a GPU is cordoned. Every expression of every panel, rule and alert is evaluated.
+process bypasses a limit, a GPU is cordoned. Every expression of every panel, rule and alert is evaluated, and the page
+of `kubectl gpushare ui` shows the same.
 """
 
 from __future__ import annotations
@@ -7,6 +8,7 @@ from __future__ import annotations
 import json
 import re
 import subprocess
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,7 +17,7 @@ import pytest
 from gpushare import contract
 from lab import access, gpushare, image, lab_layout
 from tests.deviceplugin.test_lab_audit import OWN_LOADER
-from tests.e2e.observation import eventually
+from tests.e2e.observation import Observer, eventually
 from tests.monitoring import dashboards, prometheus, rules
 from tests.monitoring.prometheus import Prometheus
 
@@ -58,7 +60,7 @@ class Night:
     def __init__(self, lab: access.Access, where: lab_layout.Layout, seen: Prometheus, team: str, other: str) -> None:
         self.lab, self.where, self.seen, self.team, self.other = lab, where, seen, team, other
         self.node = where.nodes[0].name
-        status = json.loads(lab.kubectl("get", "gpunode", self.node, "-o", "json"))["status"]
+        status = lab.read(f"{contract.GPUNODE_PATH}/{self.node}")["status"]
         self.uuids = [gpu["uuid"] for gpu in status["gpus"]]
 
     def run(self, name: str, command: str, *, namespace: str = "", gpu: int | None = None, **asks: str) -> None:
@@ -69,7 +71,7 @@ class Night:
             annotations[contract.UUID] = self.uuids[gpu]
         metadata = {"name": name, "namespace": namespace or self.team, "annotations": annotations}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
+        self.lab.create(f"/api/v1/namespaces/{metadata['namespace']}/pods", manifest)
 
     def wait_for(self, expression: str, value: float, *, seconds: float = 40.0) -> None:
         """Wait until an expression has this value."""
@@ -92,8 +94,8 @@ class Night:
         subprocess.run([gpushare.DRIVER / "simgpu", verb, directory, str(gpu), *how], check=True, timeout=30)
 
     def cordon(self, *gpus: int) -> None:
-        body = json.dumps({"spec": {"cordoned": [self.uuids[gpu] for gpu in gpus]}})
-        self.lab.kubectl("patch", "gpunode", self.node, "--type=merge", f"--patch={body}")
+        body = {"spec": {"cordoned": [self.uuids[gpu] for gpu in gpus]}}
+        self.lab.patch(f"{contract.GPUNODE_PATH}/{self.node}", body)
 
 
 @pytest.fixture
@@ -110,6 +112,21 @@ def night(installed: lab_layout.Layout, lab: access.Access, tmp_path: Path) -> I
         finally:
             made.change_gpu("heal", 2)
             made.cordon()
+
+
+def the_page_shows_it(night: Night) -> None:
+    """Check what the agent, the placer and the recorder of events have told the page."""
+    with Observer(night.lab, night.team).page() as address:
+        model = json.loads(urllib.request.urlopen(address.replace("/?", "/cluster?"), timeout=60).read())  # noqa: S310
+    (node,) = model["nodes"]
+    statuses = [gpu.get("status", []) for gpu in node["gpus"]]
+    assert statuses[2:] == [["Unhealthy"], ["Cordoned"]]
+    assert "it does not answer" in node["gpus"][2]["reason"]
+    assert len(node["gpus"][0]["shares"]) == 4
+    (first, second) = model["queue"]["pods"]
+    assert (first["pod"], second["pod"]) == (f"{night.other}/waits-0", f"{night.other}/waits-1")
+    assert "of 4 GPUs on 1 node, 1 unhealthy, 1 cordoned, 2 with too little compute free" in first["reason"]
+    assert any(change["kind"] == "GpuUnhealthy" and "GPU 2" in change["text"] for change in model["changes"])
 
 
 def test_every_expression_works_during_a_night(night: Night) -> None:
@@ -142,6 +159,7 @@ def test_every_expression_works_during_a_night(night: Night) -> None:
     night.wait_for('sum(gpushare_placer_gpus{state="cordoned"})', 1)
     night.wait_for('sum(gpushare_placer_gpus{state=~"free|fragmented"})', 0.75)
     night.wait_for("cluster:gpushare_allocated:ratio", 1.75 / 4)
+    the_page_shows_it(night)
     expected = {"GpushareGpuUnhealthyInUse", "GpushareRunsUnlimited", "GpushareShareUnused"}
     eventually(lambda: night.firing() == expected, what=f"{expected}, but {night.firing()}")
     eventually(
