@@ -19,7 +19,7 @@ from tests.e2e.observation import Observer, annotation, eventually
 
 pytestmark = pytest.mark.lab
 
-SLEEP = ["/bin/sh", "-c", "trap 'exit 0' TERM; while :; do sleep 1; done"]
+SLEEP = ["/bin/sh", "-c", "trap 'exit 0' TERM; sleep infinity & wait"]
 
 
 def sleeper(name: str, **annotations: str) -> dict[str, Any]:
@@ -65,7 +65,8 @@ def cron_job(installed: lab_layout.Layout, lab: access.Access, tmp_path: Path) -
 
 def spread_on_four(user: Observer, kind: str) -> set[str]:
     """Create a workload with a pod on each of the four GPUs; return the UIDs of its pods."""
-    user.apply(workload(kind, "spread", 4, request="0.4", policy="spread"))
+    path = f"/apis/apps/v1/namespaces/{user.namespace}/{kind.lower()}s"
+    user.access.create(path, workload(kind, "spread", 4, request="0.4", policy="spread"))
 
     def spread() -> set[str] | None:
         running = [pod for pod in user.pods() if pod["status"].get("phase") == "Running"]
@@ -76,9 +77,8 @@ def spread_on_four(user: Observer, kind: str) -> set[str]:
     return {pod["metadata"]["uid"] for pod in user.pods()}
 
 
-@pytest.mark.parametrize("kind", ["Deployment", "StatefulSet"])
-def test_a_pod_waiting_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind: str) -> None:
-    before = spread_on_four(user, kind)
+def test_a_pod_waiting_for_a_whole_gpu_gets_one_by_one_move(user: Observer) -> None:
+    before = spread_on_four(user, "Deployment")
     user.apply(sleeper("whole", request="1"))
     eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
 
@@ -90,7 +90,7 @@ def test_a_pod_waiting_for_a_whole_gpu_gets_one_by_one_move(user: Observer, kind
 
 
 def test_a_job_of_the_cron_job_makes_room_for_a_waiting_pod(cron_job: str, user: Observer, lab: access.Access) -> None:
-    before = spread_on_four(user, "Deployment")
+    before = spread_on_four(user, "StatefulSet")
     user.apply(sleeper("whole", request="1"))
     eventually(lambda: annotation(user.pod("whole") or {"metadata": {}}, contract.REASON), what="a reason to wait")
     system = f"--namespace={contract.SYSTEM_NAMESPACE}"
@@ -104,6 +104,7 @@ def test_a_job_of_the_cron_job_makes_room_for_a_waiting_pod(cron_job: str, user:
     status = eventually(ended, seconds=120, what="a Job that has ended")
     said = lab.kubectl("logs", system, f"job/{user.namespace}")
     assert status.get("succeeded") == 1, said
+    assert re.search(rf"\] {user.namespace}/spread-\d is on lab-node-0 now\n", said), "the successor was not seen"
     assert f"{user.namespace}/whole is on lab-node-0 now" in said
     user.running("whole")
     after = {pod["metadata"]["uid"] for pod in user.pods("app=spread") if "deletionTimestamp" not in pod["metadata"]}
@@ -125,8 +126,9 @@ def one_was_moved_for_it(user: Observer, before: set[str]) -> None:
 
 
 def clean_up(user: Observer) -> None:
-    user.kubectl("delete", "deployments,statefulsets", "--all", "--wait=false")
-    user.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s")
+    for kind in ("deployments", "statefulsets"):
+        user.access.delete(f"/apis/apps/v1/namespaces/{user.namespace}/{kind}")
+    user.access.delete(f"/api/v1/namespaces/{user.namespace}/pods")
     user.ledger_is_empty()
 
 
