@@ -47,7 +47,7 @@ BEFORE_BACK = "before the agent had registered with a new kubelet"
 REQUESTS = ("0", "0.05", "0.1", "0.25", "0.33", "0.5", "1")
 SIZES = ("512Mi", "1Gi", "4Gi", "10Gi", "20Gi")
 COMMANDS: Mapping[str, str] = {
-    "stays": "trap 'exit 0' TERM; while :; do sleep 1; done",
+    "stays": "trap 'exit 0' TERM; sleep infinity & wait",
     "computes": "exec gpushare-probe --allocate 256MiB --seconds 3600 --duration-us 5000 > /dev/null",
     "ends": "sleep 4",
     "fails": "sleep 1; exit 1",
@@ -112,8 +112,8 @@ class Storm:
         return problems
 
     def _unhealthy(self) -> list[dict[str, Any]]:
-        text = self._administrator.kubectl("get", "gpunode", self._node.name, "--output=json")
-        return [gpu for gpu in json.loads(text)["status"]["gpus"] if not gpu["healthy"]]
+        gpunode = self._administrator.read(f"{contract.GPUNODE_PATH}/{self._node.name}")
+        return [gpu for gpu in gpunode["status"]["gpus"] if not gpu["healthy"]]
 
     def _send(self, method: str, name: str = "", body: object = None, kind: str = calls.JSON) -> bool:
         """Send a call and return whether it succeeded; 404 is allowed, because a pod may be gone by then."""

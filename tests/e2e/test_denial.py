@@ -6,7 +6,6 @@ container runtime gives to every container with a GPU.
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import subprocess
@@ -30,7 +29,7 @@ from tests.e2e.test_life_of_a_pod import sleeper
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]  # agents are replaced four times
 
 COMPONENT = gpushare.REPOSITORY / "config/components/deny-unregistered/kustomization.yaml"
-DAEMON_SET = f"daemonset/{gpushare.AGENT}"
+DAEMON_SET = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{gpushare.AGENT}"
 CGROUPS = Path("/sys/fs/cgroup")
 CONTROL = f"{create.DEVICE_DIRECTORY}/{create.CONTROL}"
 PROGRAM, MOUNTED = Path(__file__).with_name("denied.py"), "/programs"
@@ -51,8 +50,7 @@ class Node:
         self._bpf = where.node_directory(self._node) / "bpf"
         os.mknod(self._control, 0o20666, os.makedev(program.DRIVERS_MAJOR, 255))
         self._bpf.mkdir()
-        document = self._administrator.kubectl("get", *gpushare.SCOPE, DAEMON_SET, "-o", "json")
-        self._before = json.loads(document)["spec"]["template"]
+        self._before = administrator.read(DAEMON_SET)["spec"]["template"]
         self._mounted = False
 
     def apply_component(self) -> None:
@@ -70,8 +68,7 @@ class Node:
         """Mount bpffs as systemd does, visible to the node's processes only."""
         self._inside("mount", "-t", "bpf", "bpf", str(self._bpf))
         self._mounted = True
-        self._administrator.kubectl("rollout", "restart", *gpushare.SCOPE, DAEMON_SET)
-        gpushare.ready(self._where, self._administrator)
+        self._change([{"op": "add", "path": "/spec/template/metadata/annotations", "value": {"mounted": "bpf"}}])
 
     def end(self) -> None:
         self._control.unlink()
@@ -87,8 +84,7 @@ class Node:
         subprocess.run(node_mounts.inside(self._where, self._node, command), check=True)
 
     def _change(self, changes: list[dict[str, Any]]) -> None:
-        patch = f"--patch={json.dumps(changes)}"
-        self._administrator.kubectl("patch", *gpushare.SCOPE, DAEMON_SET, "--type=json", patch)
+        self._administrator.patch(DAEMON_SET, changes)
         gpushare.ready(self._where, self._administrator)
 
 
@@ -107,8 +103,8 @@ class Pods:
         data = {PROGRAM.name: PROGRAM.read_text()}
         user.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "programs"}, "data": data})
 
-    def start(self, name: str, **annotations: str) -> None:
-        """Start a pod with the agent's image, which has a Python interpreter."""
+    def create(self, name: str, **annotations: str) -> None:
+        """Create a pod with the agent's image, which has a Python interpreter."""
         manifest: dict[str, Any] = sleeper(name, **annotations)
         (container,) = manifest["spec"]["containers"]
         container |= {"image": gpushare.built_images().agent.name, "imagePullPolicy": "Never"}
@@ -118,7 +114,6 @@ class Pods:
         if not annotations:
             container["env"] = [{"name": contract.ENV_VISIBLE_DEVICES, "value": "all"}]
         self._user.apply(manifest)
-        self._user.running(name)
 
     def of_static(self, name: str) -> str:
         """Return the output of busybox in the lab's image, which has no dynamic loader."""
@@ -135,9 +130,10 @@ class Pods:
 def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, user: Observer) -> None:
     pods = Pods(user)
     user.apply(sleeper("static", request="0.1"))
-    user.running("static")
-    pods.start("python", request="0.1")
-    pods.start("beside")
+    pods.create("python", request="0.1")
+    pods.create("beside")
+    for name in ("static", "python", "beside"):
+        user.running(name)
 
     def said(status: str) -> Condition | None:
         conditions = [
@@ -168,7 +164,8 @@ def test_unregistered_processes_get_no_gpu_in_a_pod_with_a_share(node: Node, use
 
     node.mount_bpf()
     eventually(lambda: said("True"), what="denied, by the GPUNode")
-    pods.start("new", request="0.1")
+    pods.create("new", request="0.1")
+    user.running("new")
     for name in ("python", "new"):  # one that was already running, and a new one
         unregistered_is_denied(name)
     pods.of("new", "stays")

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 import yaml
 
+from gpushare import contract
 from gpushare.gpunode import MemoryEnforcement
 from lab import access, gpushare, lab_layout
 from lab.runtime import create
@@ -27,10 +28,12 @@ __all__ = ["configured", "node"]  # fixtures
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 COMPONENT = gpushare.REPOSITORY / "config/components/driver-memory/kustomization.yaml"
-DAEMON_SET = f"daemonset/{gpushare.AGENT}"
+SYSTEM = f"namespaces/{contract.SYSTEM_NAMESPACE}"
+DAEMON_SET = f"/apis/apps/v1/{SYSTEM}/daemonsets/{gpushare.AGENT}"
 CGROUPS = Path("/sys/fs/cgroup")
 PARTS = ("cuda", "image", "state", "time")  # of the simulated driver, for a static program
 DONE, OUT_OF_MEMORY = "0", "2"
+STRAY = {"unlimited", "memory-limited"}
 
 
 class NewDriver:
@@ -40,8 +43,7 @@ class NewDriver:
         self._where, self._lab = where, lab
         (self._node,) = where.nodes
         self._link = where.gpus(self._node) / create.CGROUPS
-        document = lab.kubectl("get", *gpushare.SCOPE, DAEMON_SET, "-o", "json")
-        self._before = json.loads(document)["spec"]["template"]
+        self._before = lab.read(DAEMON_SET)["spec"]["template"]
 
     def install(self, directory: Path) -> None:
         hierarchy = cgroups.hierarchy()
@@ -66,9 +68,9 @@ class NewDriver:
             file.unlink()
         command: list[str | Path] = [gpushare.DRIVER / "simgpu", "create", "--node", self._node.name, description, gpus]
         subprocess.run(command, check=True, capture_output=True)
-        self._lab.kubectl("patch", *gpushare.SCOPE, DAEMON_SET, "--type=json", f"--patch={json.dumps(changes)}")
+        self._lab.patch(DAEMON_SET, changes)
         (keeper,) = gpushare.pods(self._lab, "mps")
-        self._lab.kubectl("delete", "pod", keeper["metadata"]["name"], *gpushare.SCOPE, *gpushare.AT_ONCE)
+        self._lab.delete(f"/api/v1/{SYSTEM}/pods/{keeper['metadata']['name']}")
         gpushare.ready(self._where, self._lab)
 
 
@@ -121,18 +123,20 @@ class Escapes:
         )
         return self._shell(f"mkdir -p /mnt; unshare -r -m sh -c '{inside}' || true")
 
-    def stray(self) -> dict[str, Any]:
-        """Return the audit's entry for the static program."""
+    def audited(self) -> tuple[str, str, int | None]:
+        """Return what the audit says: the static program's state, and what keeps the share's memory limit."""
+        access_, node = self._node.user.access, self._node.node
 
-        def found() -> dict[str, Any] | None:
-            strays = [stray for stray in self._node.audit()["processes"] if stray["pod"]["name"] == self._name]
-            return strays[0] if strays else None
+        def is_found() -> bool:
+            page = json.loads(gpushare.agent_page(access_, node, contract.AUDIT_PATH))
+            processes = [process for gpu in page["gpus"] for process in gpu["processes"]]
+            return any(process["pod"] == self._name and process["state"] in STRAY for process in processes)
 
-        return eventually(found, what="named by the audit")
-
-    def enforcement(self) -> tuple[str, int | None]:
-        (share,) = [item for item in self._node.audit()["items"] if item["pod"]["name"] == self._name]
-        return share["memoryEnforcement"], share["driverBytes"]
+        eventually(is_found, what="named by the agent")  # which costs less to ask than `kubectl gpushare audit`
+        audit = self._node.audit()
+        (stray,) = [stray for stray in audit["processes"] if stray["pod"]["name"] == self._name]
+        (share,) = [item for item in audit["items"] if item["pod"]["name"] == self._name]
+        return stray["state"], share["memoryEnforcement"], share["driverBytes"]
 
 
 def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(
@@ -142,7 +146,7 @@ def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(
     before = Escapes(node, static, "before")
     assert before.in_static_program(limit, 2 * GIB) == [DONE, DONE]
     assert f"allocated {limit + 1}" in before.in_another_root(limit + 1)
-    assert (before.stray()["state"], before.enforcement()) == ("unlimited", ("none", None))
+    assert before.audited() == ("unlimited", "none", None)
     node.delete("before")
 
     new_driver.install(tmp_path)
@@ -151,10 +155,13 @@ def test_a_new_driver_keeps_memory_limits_and_survives_a_killed_client(
     after = Escapes(node, static, "after")
     assert after.in_static_program(limit + 1, limit, 1) == [OUT_OF_MEMORY, DONE, OUT_OF_MEMORY]
     assert "refused 1: CUDA_ERROR_OUT_OF_MEMORY" in after.in_another_root(1)
-    assert (after.stray()["state"], after.enforcement()) == ("memory-limited", ("driver", limit))
+    assert after.audited() == ("memory-limited", "driver", limit)
 
-    node.client("victim", "insists", 0)
-    node.client("neighbour", "works", 0)
+    clients = {"victim": "insists", "neighbour": "works"}
+    for name, verb in clients.items():
+        node.create(name, verb, 0, isolation="mps", request="25%", limit="25%")
+    for name in clients:
+        node.user.running(name)
     node.goes_on("victim", "neighbour")
     node.delete_by_force("victim")
     node.goes_on("neighbour")

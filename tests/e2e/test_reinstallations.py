@@ -34,7 +34,7 @@ def own() -> Iterator[tuple[access.Access, lab_layout.Layout]]:
 
 
 def told_images(administrator: access.Access) -> str:
-    return administrator.kubectl("get", "nodes", "-o", "jsonpath={.items[*].status.images[*].names}")
+    return str([node["status"].get("images") for node in administrator.read("/api/v1/nodes")["items"]])
 
 
 def script(administrator: access.Access, *flags: str) -> str:
@@ -49,9 +49,9 @@ def script(administrator: access.Access, *flags: str) -> str:
     return done.stdout
 
 
-def by_helm(version: str, administrator: access.Access, *arguments: str) -> None:
+def by_helm(administrator: access.Access, *arguments: str) -> None:
     scope = f"--namespace={contract.SYSTEM_NAMESPACE}"
-    Helm(build.tool(version), administrator.kubeconfig).text(*arguments, scope)
+    Helm(build.tool("helm4"), administrator.kubeconfig).text(*arguments, scope)
 
 
 @pytest.mark.timeout(900)
@@ -63,7 +63,7 @@ def test_a_running_pod_keeps_its_share_across_reinstallations(
         user = Observer(administrator, namespace)
         install = ("install", "gpushare", str(CHART), "--wait", "--timeout=240s")
         administrator.kubectl("create", "namespace", contract.SYSTEM_NAMESPACE)
-        by_helm("helm4", administrator, *install)
+        by_helm(administrator, *install)
         held = sleeper("holder", request="0.25")
         held["spec"]["containers"][0]["command"] = ["gpushare-probe", "--allocate", "1GiB", "--hold", "3600"]  # type: ignore[index]
         user.apply(held)
@@ -80,11 +80,12 @@ def test_a_running_pod_keeps_its_share_across_reinstallations(
             assert user.inside("holder", "gpushare-probe")
 
         def is_gone() -> None:
-            administrator.kubectl("wait", "--for=delete", "pods", "--all", *gpushare.SCOPE, "--timeout=60s")
+            system = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
+            eventually(lambda: not administrator.read(system)["items"], seconds=60, what="gpushare's pods gone")
             assert "CUDA_ERROR_SYSTEM_NOT_READY" in user.inside("holder", "sh", "-c", "! gpushare-probe 2>&1")
 
         check_share()
-        by_helm("helm4", administrator, "uninstall", "gpushare")
+        by_helm(administrator, "uninstall", "gpushare")
         is_gone()
 
         # Its check before the installation uses the kubelet's list of images, which is updated twice a minute.
@@ -95,11 +96,4 @@ def test_a_running_pod_keeps_its_share_across_reinstallations(
         assert f"{namespace}" in script(administrator, "--uninstall", "--dry-run")
         check_share()
         assert "The ledger stays" in script(administrator, "--uninstall")
-        administrator.kubectl("wait", "--for=delete", f"namespace/{contract.SYSTEM_NAMESPACE}", "--timeout=60s")
         is_gone()
-
-        administrator.kubectl("create", "namespace", contract.SYSTEM_NAMESPACE)
-        by_helm("helm3", administrator, *install)
-        check_share()
-        user.delete("pods", "--all")
-        user.ledger_is_empty()

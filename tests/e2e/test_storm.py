@@ -21,7 +21,7 @@ def test_the_kubelet_rejects_no_pod_with_an_agent_and_all_placed_pods_run(
 ) -> None:
     # Like all random tests, the same on every run of continuous integration.
     seed = ["--seed=1"] if os.environ.get("CI") else []
-    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", "--seconds=0", "--pause=0.6", *seed]
+    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", "--seconds=0", "--pause=0.4", *seed]
     done = subprocess.run(command, capture_output=True, text=True, timeout=380, check=False)
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     assert lines, done.stdout + done.stderr
