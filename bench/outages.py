@@ -4,8 +4,8 @@ Counts failed admissions, and GPUs that any stored version of the ledger over-co
 API server's address does not answer, and counts these retries separately. The pods request shares of GPUs on hand-made
 nodes, so no kubelet has to start them; one of these nodes is too small, so some pods wait.
 
-Run: `python bench/outages.py [--only NAME,NAME] [--kills N] [--lab DIRECTORY]`; it takes some twenty minutes. Prints a
-table, then one JSON object a scenario; exits with 1 if anything was counted.
+Run: `python bench/outages.py [--only NAME,NAME] [--kills N] [--rate N] [--lab DIRECTORY]`; it takes some twenty
+minutes. Prints a table, then one JSON object a scenario; exits with 1 if anything was counted.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Row:
         return collections.Counter(re.sub(r"[\d.]+:\d{4,5}", "#", creation.message) for creation in self.counted.failed)
 
 
-def run(name: str, stage: troubles.Stage) -> Row:
+def run(name: str, stage: troubles.Stage, rate: float) -> Row:
     trouble = troubles.TROUBLES[name]
     stage.notes.clear()
     trouble.before(stage)
@@ -82,7 +82,7 @@ def run(name: str, stage: troubles.Stage) -> Row:
         ground.nodes(stage.server, f"{namespace}-gpu", NODES) as (crowded, roomy),
     ):
         seen = ledger_watch.LedgerWatch(stage.server, stage.lab.etcd / "client.sock")
-        stream = load.Load(stage.server, namespace, crowded, roomy, shares=trouble.shares)
+        stream = load.Load(stage.server, namespace, crowded, roomy, shares=trouble.shares, rate=rate)
         logged = review_failures.ReviewLogs(stage.lab)
         began = time.monotonic()
         stage.seen = seen
@@ -133,6 +133,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", default=",".join(troubles.TROUBLES), help="which scenarios, separated by commas")
     parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--rate", type=float, default=load.RATE, help="pods a second (%(default)g)")
     parser.add_argument("--lab", type=Path, help="a running lab with gpushare installed")
     options = parser.parse_args()
     names = options.only.split(",")
@@ -152,7 +153,7 @@ def main() -> None:
                 administrator = stack.enter_context(installed(node_count))
             stage = stage_of(administrator, options.kills)
             for name in due:
-                rows.append(run(name, stage))
+                rows.append(run(name, stage, options.rate))
                 print_row(rows[-1])
     for row in rows:
         figures = dict(zip(HEAD, row.cells(), strict=True)) | {"reasons": row.reasons(), "notes": row.notes}

@@ -1,4 +1,4 @@
-"""Admission continues, twenty a second, while the webhook is restarted and killed. `bench/outages.py` does more of
+"""Admission continues, ten a second, while the webhook is restarted and killed. `bench/outages.py` does more of
 it.
 """
 
@@ -26,14 +26,16 @@ OF_THE_KILLED = (
     *("remote error: tls", "gpushare is starting"),
     TOO_LATE,
 )
+RATE = 10  # a second: on two cores, more of them would mostly delay the restarts
 # Half of what is sent in ten seconds. Even a busy machine removes the killed replica from the Service by then; until
 # then every other review goes to it. Usually none or one fails.
-MAX_LOST = 100
+MAX_LOST = 5 * RATE
 
 
 def measured(installed: lab_layout.Layout, *scenarios: str) -> dict[str, Any]:
     """Measure one scenario; return its counts."""
-    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(scenarios)}", "--kills=1"]
+    command = [sys.executable, str(BENCH), f"--lab={installed.directory}", f"--only={','.join(scenarios)}"]
+    command += ["--kills=1", f"--rate={RATE}"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=700, check=False)
     rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
     assert [row["scenario"] for row in rows] == [*scenarios], done.stdout + done.stderr
@@ -57,7 +59,7 @@ def test_a_rolling_restart_fails_no_admission(counted: dict[str, Any], installed
 
 def test_a_killed_replica_fails_only_the_reviews_sent_to_it(counted: dict[str, Any]) -> None:
     row = counted["kill -9 of a replica"]
-    assert row["admissions"] > 100
+    assert row["admissions"] > 50
     other = {why: count for why, count in row["reasons"].items() if not any(words in why for words in OF_THE_KILLED)}
     assert other == {}, row["notes"]
     assert row["failed"] <= MAX_LOST
@@ -65,5 +67,5 @@ def test_a_killed_replica_fails_only_the_reviews_sent_to_it(counted: dict[str, A
 
 @pytest.mark.parametrize("scenario", SCENARIOS)
 def test_no_version_of_the_ledger_is_over_committed(counted: dict[str, Any], scenario: str) -> None:
-    assert counted[scenario]["versions"] > 50
+    assert counted[scenario]["versions"] > 25
     assert counted[scenario]["over-committed"] == 0
