@@ -60,8 +60,8 @@ def lent(
     flag = f"--borrow-idle-seconds={idle_seconds}"
     add = [{"op": "add", "path": "/spec/template/spec/containers/0/args/-", "value": flag}]
     patch = {"target": {"kind": "Deployment", "name": "gpushare-webhook"}, "patch": json.dumps(add)}
-    with overlay("borrow", patches=[patch]) as manifests_with:
-        gpushare.install(layout, lab, manifests_with)
+    with overlay("borrow", patches=[patch]) as directory:
+        gpushare.install(layout, lab, directory)
     gpus = len(Observer(lab, "default").gpunode().gpus)
     lab.kubectl("label", "node", node.name, f"{contract.BORROW_LABEL}={gpus}")
     with plugin(lab, layout):
