@@ -56,7 +56,7 @@ class Node:
         self.uuids = simulated.uuids(where.gpus(where.nodes[0]))
 
     def label(self, config: str) -> None:
-        self.lab.kubectl("label", "node", self.name, "--overwrite", f"{contract.NODE_CONFIG_LABEL}={config}")
+        self.lab.patch(f"/api/v1/nodes/{self.name}", {"metadata": {"labels": {contract.NODE_CONFIG_LABEL: config}}})
 
     def amount(self, resource: str, amounts: str = "allocatable") -> int:
         return int(self.lab.read(f"/api/v1/nodes/{self.name}")["status"][amounts].get(resource, 0))
@@ -85,7 +85,7 @@ class Node:
         spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
         metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
+        self.lab.create(f"/api/v1/namespaces/{self.namespace}/pods", manifest)
 
     def phase(self, name: str) -> str:
         status = self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["status"]
@@ -95,16 +95,16 @@ class Node:
     def lines(self, name: str) -> list[str]:
         """Return the output of a running pod: the environment of its container, and the devices that CUDA sees."""
         eventually(lambda: self.phase(name) == "Running//0")
-        eventually(lambda: "end" in self.logs(name))
-        return self.logs(name)
+        eventually(lambda: "end" in self._logs(name))
+        return self._logs(name)
 
     def reason(self, name: str) -> str:
         """Return why a pod waits."""
         metadata = self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["metadata"]
         return str(metadata["annotations"].get(contract.REASON, ""))
 
-    def logs(self, name: str) -> list[str]:
-        return self.lab.kubectl("logs", name, f"--namespace={self.namespace}").splitlines()
+    def _logs(self, name: str) -> list[str]:
+        return Observer(self.lab, self.namespace).logs(name).splitlines()
 
     def environment(self, name: str) -> dict[str, str]:
         return dict(line.split("=", 1) for line in self.lines(name) if "=" in line)
@@ -126,7 +126,8 @@ class Node:
         return json.loads(run.stdout)
 
     def end(self, *names: str) -> None:
-        self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
+        for name in names:
+            self.lab.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
 
 # For a minute and a half after a kubelet's start, in an earlier test, allocatable is larger than the capacity.
@@ -145,7 +146,7 @@ def node(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Node]:
     with lab.namespace("modes") as namespace:
         made = Node(lab, installed, namespace)
         yield made
-        lab.kubectl("label", "node", made.name, f"{contract.NODE_CONFIG_LABEL}-")
+        lab.patch(f"/api/v1/nodes/{made.name}", {"metadata": {"labels": {contract.NODE_CONFIG_LABEL: None}}})
 
 
 def test_modes_change_and_running_pods_survive(node: Node) -> None:
@@ -251,7 +252,7 @@ def test_a_share_gets_its_gpu_through_cdi_once_its_container_is_known(node: Node
     node.share("other", "0.75")
     seen = {name: node.seen(name) for name in ("described", "other")}
     for name, uuids in seen.items():
-        pod = json.loads(node.lab.kubectl("get", "pod", name, f"--namespace={node.namespace}", "--output=json"))
+        pod = node.lab.read(f"/api/v1/namespaces/{node.namespace}/pods/{name}")
         assert [f"GPU-{uuid}" for uuid in uuids] == [pod["metadata"]["annotations"][contract.GPU_UUIDS]]
         # The container does not get its GPU through the variable that the webhook wrote.
         assert node.environment(name)["NVIDIA_VISIBLE_DEVICES"] == "void"
