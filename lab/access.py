@@ -195,8 +195,8 @@ class Access:
 
     def _delete_namespace(self, name: str) -> None:
         path = f"/api/v1/namespaces/{name}"
+        self.delete(path)  # first, so that no controller can create pods again
         self.delete(f"{path}/pods")
-        self.delete(path)
         if not self.has_controllers:
             self.finalize_namespace(name)
 

@@ -132,8 +132,6 @@ def test_two_containers_do_work_in_proportion_to_their_requests(user: Observer, 
     while not windows[-1].is_as_requested() and len(windows) < WINDOWS:
         windows.append(next_window(user, installed))
     assert windows[-1].is_as_requested(), windows
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_a_program_next_to_an_idle_one_uses_the_whole_gpu(user: Observer, installed: lab_layout.Layout) -> None:
@@ -157,8 +155,6 @@ def test_a_program_next_to_an_idle_one_uses_the_whole_gpu(user: Observer, instal
         return trainer > 70 and notebook < 10 and gpu == pytest.approx(trainer + notebook)
 
     eventually(seen, seconds=60, what=f"seen who computes, but {busy()}")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Observer, lab: access.Access) -> None:
@@ -192,8 +188,6 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
     filled = f"filled {left}"
     eventually(lambda: filled in user.inside("heir", "gpushare-probe", "--fill"), seconds=20, what=filled)
     wait_for_work(user, "neighbour")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) -> None:
@@ -219,5 +213,3 @@ def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) ->
 
     user.inside("bursts", "sh", "-c", "kill -9 $(cat /tmp/pid)")
     eventually(lambda: not user.gpunode().lent(), what="returned")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()

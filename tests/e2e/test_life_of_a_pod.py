@@ -124,8 +124,6 @@ def test_init_container_and_app_use_one_gpu_in_turn_and_the_larger_counts(
     user.running("beside")
     shown = next(line for line in user.plugin("top").splitlines() if f"-0/{gpu.index} " in line)
     assert "1/1" in shown
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_a_request_of_one_and_a_half_is_rejected_with_a_reason(user: Observer) -> None:
@@ -162,8 +160,6 @@ def test_a_pod_that_does_not_fit_waits_with_a_reason_and_runs_when_another_ends(
     inside, *probed = user.inside("waits", "sh", "-c", script).splitlines()
     assert inside == uuid
     assert "CUDA_ERROR_OUT_OF_MEMORY" in "\n".join(probed)
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def events(user: Observer, name: str) -> list[dict[str, str]]:
@@ -191,9 +187,6 @@ def test_ten_quarters_of_a_deployment_never_over_commit(user: Observer) -> None:
     uuids = [annotation(pod, contract.GPU_UUIDS) for pod in pods]  # type: ignore[arg-type]
     assert max(uuids.count(uuid) for uuid in uuids) <= 4
     assert len({annotation(pod, contract.ALLOCATION) for pod in pods}) == 10  # type: ignore[arg-type]
-    user.kubectl("delete", "deployment", "--all", "--wait=false")
-    user.kubectl("delete", "pods", "--all", "--grace-period=1", "--timeout=60s")
-    user.ledger_is_empty()
 
 
 def test_each_container_has_its_own_limit_on_its_own_share(user: Observer) -> None:
@@ -210,8 +203,6 @@ def test_each_container_has_its_own_limit_on_its_own_share(user: Observer) -> No
         )
         user.inside("two", "sh", "-c", probe, container=container)
     assert "libcuda" not in user.inside("two", "cat", "/proc/mounts", container="c")
-    user.delete("pod", "two")
-    user.ledger_is_empty()
 
 
 def test_pods_of_one_gpu_cannot_take_each_others_memory(user: Observer) -> None:
@@ -226,8 +217,6 @@ def test_pods_of_one_gpu_cannot_take_each_others_memory(user: Observer) -> None:
     eventually(lambda: f"allocated {half}" in user.file("left", "/tmp/held"), what="left holds its half")
     user.inside("right", "sh", "-c", f"gpushare-probe --allocate {half}")
     user.inside("left", "sh", "-c", "! gpushare-probe --allocate 1")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_a_pod_without_our_annotations_is_never_seen(user: Observer, reviews: Reviews) -> None:
@@ -239,8 +228,6 @@ def test_a_pod_without_our_annotations_is_never_seen(user: Observer, reviews: Re
     assert reviews.count() == before
     user.apply(sleeper("ours", request="0.1", model="no-such-model"))
     assert reviews.count() == before + 1
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_results_forged_by_a_user_are_ignored(user: Observer) -> None:
@@ -264,5 +251,3 @@ def test_results_forged_by_a_user_are_ignored(user: Observer) -> None:
     bare = sleeper("bare")
     bare["metadata"]["annotations"] = {contract.GPU_UUIDS: uuid}  # type: ignore[index]
     assert contract.PREFIX in user.refused(bare)
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
