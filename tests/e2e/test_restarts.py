@@ -141,7 +141,7 @@ def test_without_the_webhook_only_requesting_pods_are_rejected(
         assert contract.WEBHOOK_NAME in user.refused(sleeper("late", request="0.25"))
         user.apply(sleeper("plain"))
         user.delete("pod", "early")
-        # As a leader does that ends by itself. `tests/gpushare/cluster/test_election.py` waits for a dead one's Lease.
+        # As a leader does that ends by itself. `tests/gpushare/cluster/test_lease.py` waits for a dead one's Lease.
         lab.patch(LEASE, {"spec": {"holderIdentity": "", "leaseDurationSeconds": 1}})
     user.ledger_is_empty()
     user.apply(sleeper("late", request="0.25"))
