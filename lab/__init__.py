@@ -10,7 +10,7 @@ component               a daemon with its readiness probe; daemon_process: its p
 control_plane           etcd, API server, scheduler, controller manager; api_server_files: configuration
 lab_nodes               the nodes: kubelet, containerd, oci_runtime and runtime/, node_cgroup, node_mounts
 network                 the pods' network; kubernetes_service: the Service `kubernetes`
-access                  kubectl and API requests; raw_api, kubeconfig, certificates
+access                  kubectl and API requests; raw_api, pod_exec, kubeconfig, certificates
 gpushare                installs gpushare; image: the lab's own images
 build                   Kubernetes and Go tools, built from source; go_build: how
 prerequisites           Debian packages; unpacked, components: those that are not installed

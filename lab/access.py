@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lab import build, kubeconfig, lab_errors, lab_layout, raw_api
+from lab import build, kubeconfig, lab_errors, lab_layout, pod_exec, raw_api
 
 # A year, in seconds: longer than any lab exists.
 LIFETIME_OF_TOKENS = 31_536_000
@@ -94,6 +94,15 @@ class Access:
         """Return a response that is not JSON, such as a pod's page through the proxy."""
         return self._send("GET", path).decode()
 
+    def execute(self, namespace: str, pod: str, *command: str, container: str = "") -> str:
+        """Run a command in a container, as `kubectl exec` does; return its standard output.
+
+        Raises:
+            LabError: it failed, or took longer than a minute; the message contains its standard error.
+        """
+        path = f"/api/v1/namespaces/{namespace}/pods/{pod}"
+        return pod_exec.run(raw_api.of(self.kubeconfig), path, command, container)
+
     def create(
         self, path: str, document: Mapping[str, object], *, dry_run: bool = False, user: str = ""
     ) -> dict[str, Any]:
@@ -107,9 +116,9 @@ class Access:
         """Change the object at `path` by a merge patch (a mapping) or a JSON patch, as `user`; return it as stored."""
         return dict(json.loads(self._send("PATCH", path, patch, user=user)))
 
-    def delete(self, path: str) -> None:
-        """Delete the object or list at `path` without a grace period; no-op if there is none."""
-        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": 0}
+    def delete(self, path: str, *, grace_seconds: int = 0) -> None:
+        """Delete the object or list at `path`, by default without a grace period; no-op if there is none."""
+        options = {"kind": "DeleteOptions", "apiVersion": "v1", "gracePeriodSeconds": grace_seconds}
         raw_api.of(self.kubeconfig).send("DELETE", path, options)
 
     def _send(self, method: str, path: str, document: object = None, *, user: str = "") -> bytes:
@@ -186,8 +195,8 @@ class Access:
 
     def _delete_namespace(self, name: str) -> None:
         path = f"/api/v1/namespaces/{name}"
+        self.delete(path)  # first, so that no controller can create pods again
         self.delete(f"{path}/pods")
-        self.delete(path)
         if not self.has_controllers:
             self.finalize_namespace(name)
 

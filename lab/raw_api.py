@@ -31,13 +31,13 @@ _JSON_PATCH: Final = "application/json-patch+json"
 class RawApi:
     """A connection pool for one API server; thread-safe.
 
-    headers: the credentials, unless `tls` has a client certificate.
+    server: its URL. headers: the credentials, unless `tls` has a client certificate.
     """
 
     def __init__(self, server: str, tls: ssl.SSLContext, headers: dict[str, str]) -> None:
-        self._server = server.rstrip("/")
-        self._headers = headers
-        self._tls = tls
+        self.server = server.rstrip("/")
+        self.headers = headers
+        self.tls = tls
         self._lock = threading.Lock()
         self._renew()
 
@@ -50,7 +50,7 @@ class RawApi:
         Raises:
             LabError: the API server is unreachable, or refuses.
         """
-        headers = {**self._headers, **({"Impersonate-User": user} if user else {})}
+        headers = {**self.headers, **({"Impersonate-User": user} if user else {})}
         if method == "PATCH":
             headers["Content-Type"] = _MERGE_PATCH if isinstance(document, Mapping) else _JSON_PATCH
         elif document is not None:
@@ -63,18 +63,18 @@ class RawApi:
         if answer.status == http.HTTPStatus.NOT_FOUND:
             return None
         if answer.status >= http.HTTPStatus.BAD_REQUEST:
-            raise lab_errors.LabError(f"{method} {path}: {_refusal(answer.data)}")
+            raise lab_errors.LabError(f"{method} {path}: {refusal(answer.data)}")
         return answer.data
 
     def _answer(
         self, method: str, path: str, body: str | None, headers: dict[str, str]
     ) -> urllib3.response.BaseHTTPResponse:
         try:
-            return self._connections().request(method, self._server + path, body=body, headers=headers)
+            return self._connections().request(method, self.server + path, body=body, headers=headers)
         except urllib3.exceptions.ProtocolError:
             if method != "GET":  # the API server may have executed the request
                 raise
-        return self._connections().request(method, self._server + path, headers=headers)
+        return self._connections().request(method, self.server + path, headers=headers)
 
     def _connections(self) -> urllib3.PoolManager:
         with self._lock:
@@ -84,7 +84,7 @@ class RawApi:
 
     def _renew(self) -> None:
         self._since = time.monotonic()
-        self._pool = urllib3.PoolManager(ssl_context=self._tls, timeout=TIMEOUT_SECONDS, retries=False, maxsize=8)
+        self._pool = urllib3.PoolManager(ssl_context=self.tls, timeout=TIMEOUT_SECONDS, retries=False, maxsize=8)
 
 
 def of(kubeconfig: Path) -> RawApi:
@@ -128,7 +128,7 @@ def _decoded(data: str) -> str:
     return base64.b64decode(data).decode()
 
 
-def _refusal(content: bytes) -> str:
+def refusal(content: bytes) -> str:
     """Return the message of a Status, as kubectl prints it, or the body of a proxy's response."""
     try:
         status = json.loads(content)

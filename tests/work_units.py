@@ -18,6 +18,7 @@ from xdist.scheduler import LoadFileScheduling
 ROOT: Final = Path(__file__).resolve().parents[1]
 LAB: Final = "lab"
 _MAX: Final = (LAB, "apiserver", "slow")
+_WITH_A_NEW_KUBELET: Final = frozenset({"test_lab_kubelet.py", "test_restarts.py", "test_storm.py"})
 _ranks: dict[Path, int] = {}  # of files
 
 
@@ -37,13 +38,17 @@ def unit(nodeid: str) -> str:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Sort files by their tests' markers, in the order of `_MAX`; files without a marker are short.
 
-    End-to-end tests come before other tests of the lab, which compare exact amounts: the agent offers more in a
-    kubelet's first minute and a half, and each of them would wait for its end.
+    End-to-end tests come before other tests of the lab, which compare exact amounts, and those that restart its kubelet
+    come last: the agent offers more in a kubelet's first minute and a half, and each of them would wait for its end.
     """
     for item in items:
         rank = next((at for at, marker in enumerate(_MAX) if item.get_closest_marker(marker)), len(_MAX))
         _ranks[item.path] = min(rank, _ranks.get(item.path, rank))
-    items.sort(key=lambda item: (_ranks[item.path], "e2e" not in item.path.parts))
+    items.sort(key=lambda item: (_ranks[item.path], _turn(item.path)))
+
+
+def _turn(file: Path) -> int:
+    return 2 if file.name in _WITH_A_NEW_KUBELET else int("e2e" not in file.parts)
 
 
 @pytest.hookimpl(tryfirst=True)

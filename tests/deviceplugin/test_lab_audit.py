@@ -40,10 +40,10 @@ class Node:
         annotations = {contract.REQUEST: "0.25", contract.MEMORY: "2Gi"}
         metadata = {"name": name, "namespace": self.namespace, "annotations": annotations}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        self.lab.kubectl("create", "--filename=-", input=json.dumps(manifest))
+        self.lab.create(f"/api/v1/namespaces/{self.namespace}/pods", manifest)
 
-    def end(self, *names: str) -> None:
-        self.lab.kubectl("delete", "pod", *names, f"--namespace={self.namespace}", "--grace-period=0", "--force")
+    def end(self, name: str) -> None:
+        self.lab.delete(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
 
     def condition(self) -> tuple[str, str]:
         document = self.lab.read(f"{contract.GPUNODE_PATH}/{self.name}")

@@ -66,14 +66,14 @@ def test_the_kubelet_sees_a_lost_gpu_and_its_recovery(lab: access.Access, instal
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
 
 
-def test_all_gpus_are_offered_again_after_a_kubelet_restart(lab: access.Access, installed: lab_layout.Layout) -> None:
-    kill(f"{installed.nodes[0].name}.kubelet", installed)
-    cluster.up(installed.directory)
-    eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
-
-
 def test_all_gpus_are_offered_again_after_an_agent_restart(lab: access.Access, installed: lab_layout.Layout) -> None:
     with gpushare.without_agent(installed, installed.nodes[0], lab):
         # For the kubelet, all devices of a missing plugin are unhealthy.
         eventually(lambda: node(lab, installed, "allocatable")[contract.RESOURCE_PERCENT] == "0")
+    eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)
+
+
+def test_all_gpus_are_offered_again_after_a_kubelet_restart(lab: access.Access, installed: lab_layout.Layout) -> None:
+    kill(f"{installed.nodes[0].name}.kubelet", installed)
+    cluster.up(installed.directory)
     eventually(lambda: node(lab, installed, "allocatable") == WHOLE_NODE)

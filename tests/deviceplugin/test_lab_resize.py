@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -28,24 +27,24 @@ class User:
         self.node_name = where.nodes[0].name
         self.uuids = simulated.uuids(where.gpus(where.nodes[0]))
 
-    def kubectl(self, *words: str, text: str = "") -> str:
-        return self.lab.kubectl(f"--namespace={self.namespace}", *words, input=text or None)
-
     def run(self, name: str, **asked: str) -> None:
         """Create a pod that only waits, with these annotations."""
         container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", "sleep 3600"]}
         spec = {"containers": [container], "terminationGracePeriodSeconds": 0, "restartPolicy": "Never"}
         annotations = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": name, "annotations": annotations}}
-        self.kubectl("create", "--filename=-", text=json.dumps({**manifest, "spec": spec}))
+        self.lab.create(f"/api/v1/namespaces/{self.namespace}/pods", {**manifest, "spec": spec})
 
     def asks(self, name: str, **asked: str) -> None:
         """Change a pod's annotations."""
-        words = [f"{contract.PREFIX}{key}={value}" for key, value in asked.items()]
-        self.kubectl("annotate", "pod", name, "--overwrite", *words)
+        annotations = {f"{contract.PREFIX}{key}": value for key, value in asked.items()}
+        self.lab.patch(self._path(name), {"metadata": {"annotations": annotations}})
+
+    def _path(self, name: str) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{name}"
 
     def pod(self, name: str) -> dict[str, Any]:
-        return self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        return self.lab.read(self._path(name))
 
     def phase(self, name: str) -> str:
         return str(self.pod(name)["status"].get("phase"))
@@ -60,7 +59,10 @@ class User:
 
     def inside(self, name: str, *command: str) -> str:
         """Run a program in a pod and return its output, whether or not it fails."""
-        return self.kubectl("exec", name, "--", "sh", "-c", f"{' '.join(command)} || true")
+        return self.lab.execute(self.namespace, name, "sh", "-c", f"{' '.join(command)} || true")
+
+    def end(self, name: str) -> None:
+        self.lab.delete(self._path(name))
 
     def gpunode(self) -> GpuNode:
         return codec.read(self.lab.read(f"{contract.GPUNODE_PATH}/{self.node_name}"))
@@ -129,6 +131,7 @@ def test_a_running_pod_grows_and_shrinks_and_another_uses_the_freed_part(user: U
         eventually(lambda name=name: user.phase(name) == "Running")  # type: ignore[misc]
     assert user.share("room").gpu_uuids == (gpu,)
 
-    user.kubectl("delete", "pod", "resized", "--grace-period=0", "--force")
-    eventually(lambda: user.allocatable(contract.RESOURCE_PERCENT) == 400)
+    # `test_lab_kubelet.py` waits until the node offers no more than its GPUs again: half a minute after Allocate.
+    user.end("resized")
+    eventually(lambda: all(entry.pod.name != "resized" for entry in user.gpunode().allocations))
     assert user.phase("room") == "Running"

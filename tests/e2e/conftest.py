@@ -12,9 +12,11 @@ from tests.e2e.observation import Observer, Reviews
 
 @pytest.fixture
 def user(installed: lab_layout.Layout, lab: access.Access) -> Iterator[Observer]:
-    """A user with a separate namespace."""
+    """A user with a separate namespace. Its pods end by force, and no share stays."""
     with lab.namespace("e2e") as namespace:
-        yield Observer(lab, namespace)
+        made = Observer(lab, namespace)
+        yield made
+    made.ledger_is_empty()
 
 
 @pytest.fixture

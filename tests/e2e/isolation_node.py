@@ -66,8 +66,15 @@ class Node:
         self.user.running(name)
 
     def client(self, name: str, verb: str, gpu: int, percent: int = 25) -> None:
-        part = f"{percent}%"
-        self.start(name, verb, gpu, isolation="mps", request=part, limit=part)
+        self.clients((name, verb, gpu, percent))
+
+    def clients(self, *asked: tuple[str, str, int, int]) -> None:
+        """Start clients of MPS daemons: names, verbs, GPUs and percent of these."""
+        for name, verb, gpu, percent in asked:
+            part = f"{percent}%"
+            self.create(name, verb, gpu, isolation="mps", request=part, limit=part)
+        for name, *_ in asked:
+            self.user.running(name)
 
     def program(self, verb: str) -> list[str]:
         return ["python", f"{MOUNTED}/{PROGRAM.name}", verb]
@@ -81,7 +88,7 @@ class Node:
 
     def done(self, name: str) -> int:
         """Return how many kernels of a pod that works have ended, since its container started."""
-        lines = self.user.kubectl("logs", name).splitlines()  # those of the library too
+        lines = self.user.logs(name).splitlines()  # those of the library too
         return max((int(line) for line in lines if line.isdigit()), default=0)
 
     def goes_on(self, *names: str) -> None:
@@ -127,7 +134,7 @@ class Node:
     def delete_by_force(self, name: str) -> None:
         """Delete a pod by force, and wait until the kubelet has killed it."""
         uid = (self.user.pod(name) or {})["metadata"]["uid"]
-        self.user.kubectl("delete", "pod", name, *gpushare.AT_ONCE)
+        self.user.access.delete(f"/api/v1/namespaces/{self.user.namespace}/pods/{name}")
         eventually(lambda: not node_cgroup.members_below(self.where.cgroup, f"pod{uid}"), what=f"{name} killed")
 
     def delete(self, *names: str) -> None:

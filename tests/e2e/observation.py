@@ -17,11 +17,11 @@ from typing import Any, TypeVar
 
 from gpushare import codec, contract
 from gpushare.gpunode import GpuNode
-from lab import gpushare, lab_errors
+from lab import gpushare, lab_errors, node_cgroup
 from lab.access import Access
 
 _Value = TypeVar("_Value")
-POLL_SECONDS = 0.2
+POLL_SECONDS = 0.1
 
 
 def eventually(look: Callable[[], _Value | None], *, seconds: float = 30.0, what: str) -> _Value:
@@ -48,9 +48,11 @@ class Observer:
         return self.access.kubectl(f"--namespace={self.namespace}", *arguments, input=text)
 
     def apply(self, document: dict[str, Any] | str) -> str:
-        """Run `kubectl apply` with a manifest or a file's path."""
+        """Run `kubectl apply` with a file's path or a manifest; create a pod without kubectl."""
         if isinstance(document, str):
             return self.kubectl("apply", "-f", document)
+        if document["kind"] == "Pod":
+            return str(self.access.create(self._pods, document)["metadata"]["name"])
         return self.kubectl("apply", "-f", "-", text=json.dumps(document))
 
     def refused(self, document: dict[str, Any] | str) -> str:
@@ -61,14 +63,18 @@ class Observer:
             return str(error)
         raise AssertionError(f"it was accepted: {answer}")
 
+    @property
+    def _pods(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods"
+
     def pod(self, name: str) -> dict[str, Any] | None:
         """Return a pod, or None."""
-        return self.access.find(f"/api/v1/namespaces/{self.namespace}/pods/{name}")
+        return self.access.find(f"{self._pods}/{name}")
 
     def pods(self, selector: str = "") -> list[dict[str, Any]]:
         """Return the namespace's pods, optionally those of a label selector."""
         query = urllib.parse.urlencode({"labelSelector": selector})
-        return list(self.access.read(f"/api/v1/namespaces/{self.namespace}/pods?{query}")["items"])
+        return list(self.access.read(f"{self._pods}?{query}")["items"])
 
     def running(self, name: str, *, seconds: float = 60.0) -> dict[str, Any]:
         """Wait until the pod runs with all containers ready; return it."""
@@ -85,12 +91,32 @@ class Observer:
 
     def inside(self, name: str, *command: str, container: str = "") -> str:
         """Run a command in a container; return its standard output."""
-        chosen = (f"--container={container}",) if container else ()
-        return self.kubectl("exec", name, *chosen, "--", *command)
+        return self.access.execute(self.namespace, name, *command, container=container)
+
+    def file(self, name: str, path: str) -> str:
+        """Return a file of a pod in the lab, as its first process with that file sees it."""
+        assert self.access.lab is not None
+        uid = (self.pod(name) or {})["metadata"]["uid"]
+        for pid in sorted(node_cgroup.members_below(self.access.lab.cgroup, f"pod{uid}")):
+            with contextlib.suppress(OSError):  # another container, or a process that has ended
+                return Path(f"/proc/{pid}/root{path}").read_text()
+        raise AssertionError(f"{name} has no {path}")
+
+    def logs(self, name: str, *, previous: bool = False) -> str:
+        """Return what the only container of a pod has written; previous: what it wrote before its last restart."""
+        return self.access.text(f"{self._pods}/{name}/log{'?previous=true' if previous else ''}")
 
     def delete(self, *what: str) -> None:
-        """Delete without a grace period and wait until the object is gone."""
-        self.kubectl("delete", *what, "--grace-period=1", "--timeout=60s", "--ignore-not-found")
+        """Delete with a grace period of one second, by kubectl's words, and wait until the objects are gone."""
+        if what[0] not in {"pod", "pods"}:
+            self.kubectl("delete", *what, "--grace-period=1", "--timeout=60s", "--ignore-not-found")
+            return
+        pods = [pod for pod in self.pods() if {"--all", pod["metadata"]["name"]} & {*what[1:]}]
+        for pod in pods:
+            self.access.delete(f"{self._pods}/{pod['metadata']['name']}", grace_seconds=1)
+        uids = {pod["metadata"]["uid"] for pod in pods}
+        gone = f"{' '.join(what)} gone from {self.namespace}"
+        eventually(lambda: not any(pod["metadata"]["uid"] in uids for pod in self.pods()), seconds=60, what=gone)
 
     def gpunodes(self) -> list[GpuNode]:
         """Return the GPUNodes."""

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
+import time
 from collections.abc import Mapping
 
 import pytest
 
 from kubectl_gpushare.source import live_usage
 from kubectl_gpushare.source.live_usage import Used
-from lab import gpushare, lab_layout
+from lab import access, gpushare, lab_layout
 from tests import builders
 from tests.e2e.observation import Observer, eventually
 from tests.e2e.test_life_of_a_pod import sleeper
@@ -26,12 +27,18 @@ TOLERANCE_POINTS = 10.0  # the machine is shared; the benchmark measures exact f
 REQUESTS = {"small": 0.3, "large": 0.7}
 
 
-def share(user: Observer, name: str, request: str, **more: str) -> int:
-    """Start a pod on the first GPU; return its limit in bytes."""
-    user.apply(sleeper(name, request=request, uuid=user.gpunode().gpus[0].uuid, **more))
-    user.running(name)
-    seen = user.inside(name, "gpushare-probe")
-    (total,) = re.findall(r"total (\d+)", seen)
+def start(user: Observer, **requests: Mapping[str, str]) -> None:
+    """Start pods on the first GPU: their names, and what they ask for."""
+    uuid = user.gpunode().gpus[0].uuid
+    for name, asked in requests.items():
+        user.apply(sleeper(name, uuid=uuid, **asked))
+    for name in requests:
+        user.running(name)
+
+
+def limit(user: Observer, name: str) -> int:
+    """Return the limit of a pod in bytes, as its programs see it."""
+    (total,) = re.findall(r"total (\d+)", user.inside(name, "gpushare-probe"))
     return int(total)
 
 
@@ -43,7 +50,7 @@ def work(user: Observer, name: str, *more: str) -> None:
 
 def reports(user: Observer, name: str) -> list[tuple[float, int]]:
     """Return the reports of the program: time on the machine's clock, and the number of completed kernels."""
-    text = user.inside(name, "cat", "/tmp/work")
+    text = user.file(name, "/tmp/work")
     assert "failed" not in text, text
     return [(float(at), int(done)) for done, at in re.findall(r"^done (\d+) at ([\d.]+)$", text, re.MULTILINE)]
 
@@ -109,6 +116,7 @@ def next_window(user: Observer, where: lab_layout.Layout) -> Window:
     """Measure a window that starts now, once both pods work."""
     begin = max(wait_for_work(user, name) for name in REQUESTS) + SETTLING_SECONDS
     end = begin + MEASURED_SECONDS
+    time.sleep(SETTLING_SECONDS + MEASURED_SECONDS)
     for name in REQUESTS:
         eventually(lambda name=name: reports(user, name)[-1][0] > end, what=f"{name} at work for so long")  # type: ignore[misc]
     done = {name: done_by(reports(user, name), end) - done_by(reports(user, name), begin) for name in REQUESTS}
@@ -116,8 +124,7 @@ def next_window(user: Observer, where: lab_layout.Layout) -> Window:
 
 
 def test_two_containers_do_work_in_proportion_to_their_requests(user: Observer, installed: lab_layout.Layout) -> None:
-    for name, request in REQUESTS.items():
-        share(user, name, str(request))
+    start(user, **{name: {"request": str(request)} for name, request in REQUESTS.items()})
     for name in REQUESTS:
         work(user, name)
     # Other load on this machine spoils a window now and then; a broken limit spoils all of them.
@@ -125,13 +132,10 @@ def test_two_containers_do_work_in_proportion_to_their_requests(user: Observer, 
     while not windows[-1].is_as_requested() and len(windows) < WINDOWS:
         windows.append(next_window(user, installed))
     assert windows[-1].is_as_requested(), windows
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_a_program_next_to_an_idle_one_uses_the_whole_gpu(user: Observer, installed: lab_layout.Layout) -> None:
-    share(user, "trainer", "0.5")
-    share(user, "notebook", "0.25")
+    start(user, trainer={"request": "0.5"}, notebook={"request": "0.25"})
     idle = f"gpushare-probe --allocate 1GiB --hold {LONG_SECONDS}"
     user.inside("notebook", "sh", "-c", f"{idle} > /tmp/work 2>&1 & echo $! > /tmp/pid")
     work(user, "trainer")
@@ -151,21 +155,19 @@ def test_a_program_next_to_an_idle_one_uses_the_whole_gpu(user: Observer, instal
         return trainer > 70 and notebook < 10 and gpu == pytest.approx(trainer + notebook)
 
     eventually(seen, seconds=60, what=f"seen who computes, but {busy()}")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
-def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Observer) -> None:
-    victim_bytes = share(user, "victim", "0.9", memory="8Gi")
-    neighbour_bytes = share(user, "neighbour", "0.1", memory="4Gi")
-    assert (victim_bytes, neighbour_bytes) == (8 * builders.GIB, 4 * builders.GIB)
+def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Observer, lab: access.Access) -> None:
+    victim_bytes, neighbour_bytes = 8 * builders.GIB, 4 * builders.GIB
+    start(user, victim={"request": "0.9", "memory": "8Gi"}, neighbour={"request": "0.1", "memory": "4Gi"})
+    assert (limit(user, "victim"), limit(user, "neighbour")) == (victim_bytes, neighbour_bytes)
     work(user, "neighbour", "--allocate", str(neighbour_bytes // 2))
     wait_for_work(user, "neighbour")
     # It holds the lease nine tenths of the time, so it is very likely killed while holding it.
-    for _ in range(3):
+    for _ in range(2):
         work(user, "victim", "--allocate", str(victim_bytes))
         wait_for_work(user, "victim")
-        assert f"allocated {victim_bytes}" in user.inside("victim", "cat", "/tmp/work")
+        assert f"allocated {victim_bytes}" in user.file("victim", "/tmp/work")
         user.inside("victim", "sh", "-c", "kill -9 $(cat /tmp/pid)")
         wait_for_work(user, "neighbour")
     # Its memory is free for its next process, and the neighbour still has the other half.
@@ -177,25 +179,25 @@ def test_a_container_killed_with_memory_and_lease_does_not_harm_others(user: Obs
     # Once the pod is gone, all of its memory is available to other pods.
     work(user, "victim", "--allocate", str(victim_bytes))
     wait_for_work(user, "victim")
-    user.kubectl("delete", "pod", "victim", "--grace-period=0", "--force", "--ignore-not-found")
+    lab.delete(f"/api/v1/namespaces/{user.namespace}/pods/victim")
     gpu = user.gpunode().gpus[0]
     left = gpu.memory_bytes - neighbour_bytes
-    assert share(user, "heir", "0.9", memory=f"{left >> 20}Mi") == left
+    start(user, heir={"request": "0.9", "memory": f"{left >> 20}Mi"})
+    assert limit(user, "heir") == left
     # Its processes exit a moment after it.
     filled = f"filled {left}"
     eventually(lambda: filled in user.inside("heir", "gpushare-probe", "--fill"), seconds=20, what=filled)
     wait_for_work(user, "neighbour")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
 
 
 def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) -> None:
     own_bytes, more_bytes = 4 * builders.GIB, 12 * builders.GIB
-    for name in ("bursts", "owns"):
-        assert share(user, name, "0.3", memory="4Gi", memory_limit="36Gi") == own_bytes
+    asked = {"request": "0.3", "memory": "4Gi", "memory_limit": "36Gi"}
+    start(user, bursts=asked, owns=asked)
+    assert limit(user, "owns") == own_bytes
     work(user, "bursts", "--allocate", f"{own_bytes},{more_bytes}")
     wait_for_work(user, "bursts")
-    assert f"allocated {more_bytes}" in user.inside("bursts", "cat", "/tmp/work")
+    assert f"allocated {more_bytes}" in user.file("bursts", "/tmp/work")
     node = user.gpunode()
     (lent_bytes,) = node.lent().values()
     assert lent_bytes >= more_bytes
@@ -203,7 +205,7 @@ def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) ->
 
     assert f"allocated {own_bytes}" in user.inside("owns", "gpushare-probe", "--allocate", str(own_bytes))
     left_bytes = node.gpus[0].memory_bytes - 2 * own_bytes - lent_bytes
-    assert share(user, "rest", "0.3", memory=f"{left_bytes >> 20}Mi") == left_bytes
+    start(user, rest={"request": "0.3", "memory": f"{left_bytes >> 20}Mi"})
     assert f"filled {left_bytes}" in user.inside("rest", "gpushare-probe", "--fill")
     refused = user.inside("owns", "sh", "-c", f"gpushare-probe --allocate {own_bytes},1MiB 2>&1 || true")
     assert f"allocated {own_bytes}" in refused
@@ -211,5 +213,3 @@ def test_no_request_waits_for_memory_that_another_pod_is_lent(user: Observer) ->
 
     user.inside("bursts", "sh", "-c", "kill -9 $(cat /tmp/pid)")
     eventually(lambda: not user.gpunode().lent(), what="returned")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()

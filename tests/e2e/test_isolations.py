@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 from collections.abc import Callable, Iterator
@@ -15,18 +14,16 @@ from gpushare import contract
 from gpushare.allocation import Isolation
 from lab import access, gpushare, lab_layout
 from tests.e2e.isolation_node import ALLOWED, Node, configured, node
-from tests.e2e.observation import annotation, eventually
+from tests.e2e.observation import Observer, annotation, eventually
 
 __all__ = ["configured", "node"]  # fixtures
 pytestmark = [pytest.mark.lab, pytest.mark.timeout(600)]
 
 Away = Callable[[], contextlib.AbstractContextManager[None]]
-DAEMON_SET = f"daemonset/{gpushare.AGENT}"
 
 
 def test_shares_by_mps_run_side_by_side_within_their_limits(node: Node) -> None:
-    node.client("quarter", "works", 0, 25)
-    node.client("half", "stays", 0, 50)
+    node.clients(("quarter", "works", 0, 25), ("half", "stays", 0, 50))
     node.goes_on("quarter")
     # By the GPU's clock, also if the program changes its environment, and while its neighbour works.
     for environment in ((), ("A=1",), ("CUDA_MPS_PIPE_DIRECTORY=/", "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE=100")):
@@ -38,19 +35,21 @@ def test_shares_by_mps_run_side_by_side_within_their_limits(node: Node) -> None:
 
 
 def test_kinds_do_not_meet_on_a_gpu(node: Node) -> None:
+    node.create("free", "works", 1, isolation="none")
     node.client("client", "stays", 0)
-    node.start("free", "works", 1, isolation="none")
     for gpu, kind, theirs in ((0, "none", "mps"), (0, "arbiter", "mps"), (1, "mps", "none")):
         node.create(f"{kind}-{gpu}", "stays", gpu, isolation=kind, limit="25%")
         assert f"has isolation {theirs}, not {kind}" in node.reason(f"{kind}-{gpu}")
     node.create("elsewhere", "stays", 3, isolation="mps", limit="25%")
     assert "1 without that isolation" in node.reason("elsewhere")
-    for name, asked, kind in (("auto", {"limit": "25%"}, "mps"), ("burst", {"limit": "100%"}, "arbiter")):
-        node.start(name, "stays", None, isolation="auto", **asked)
+    node.create("auto", "stays", None, isolation="auto", limit="25%")
+    node.create("burst", "stays", None, isolation="auto", limit="100%")
+    for name, kind in (("auto", "mps"), ("burst", "arbiter")):
         assert (annotation(node.user.running(name), contract.ISOLATION_GIVEN) or "arbiter") == kind
-        assert f"{kind}: " in node.user.plugin("why", name, f"--namespace={node.user.namespace}")
+    assert "mps: " in node.user.plugin("why", "auto", f"--namespace={node.user.namespace}")
     assert node.run("auto", "sees").split()[0] == "1"
     assert node.run("burst", "sees").split()[0] == "0"
+    node.user.running("free")
     node.goes_on("free")
     assert node.run("free", "memory") == str(node.user.gpunode().gpus[1].memory_bytes), "it is not limited"
     eventually(lambda: node.limits_of("free") == ["InForce"], what="known to the audit")
@@ -65,13 +64,11 @@ def test_kinds_do_not_meet_on_a_gpu(node: Node) -> None:
 
 
 def test_a_fault_or_a_dead_server_ends_the_clients_of_that_gpu_only(node: Node) -> None:
-    node.client("culprit", "stays", 0)
-    node.client("neighbour", "works", 0)
-    node.client("other-gpu", "works", 1)
+    node.clients(("culprit", "stays", 0, 25), ("neighbour", "works", 0, 25), ("other-gpu", "works", 1, 25))
     node.goes_on("neighbour", "other-gpu")
     node.run("culprit", "faults")
     eventually(lambda: node.restarts("neighbour") == 1, what="the neighbour ended")
-    assert "cuCtxSynchronize" in node.user.kubectl("logs", "neighbour", "--previous").splitlines()[-1]
+    assert "cuCtxSynchronize" in node.user.logs("neighbour", previous=True).splitlines()[-1]
     node.goes_on("neighbour", "other-gpu")
 
     daemons = node.daemon(0), node.daemon(1)
@@ -85,7 +82,9 @@ def test_a_fault_or_a_dead_server_ends_the_clients_of_that_gpu_only(node: Node) 
     os.kill(daemons[0], signal.SIGKILL)
     eventually(lambda: node.daemon(0) not in {None, daemons[0]}, what="the next daemon")
     eventually(lambda: node.isolations(0) == ALLOWED, what="offered by it")
-    assert "An MPS daemon does not run" in node.user.access.kubectl("logs", *gpushare.SCOPE, DAEMON_SET)
+    system = Observer(node.user.access, contract.SYSTEM_NAMESPACE)
+    (agent,) = system.pods("app.kubernetes.io/component=agent")
+    assert "An MPS daemon does not run" in system.logs(agent["metadata"]["name"])
     node.goes_on("other-gpu")
     assert node.restarts("other-gpu") == 1
 
@@ -103,15 +102,17 @@ def test_a_fault_or_a_dead_server_ends_the_clients_of_that_gpu_only(node: Node) 
 def without_agent(installed: lab_layout.Layout, lab: access.Access) -> Away:
     """End the agent for a while. The keeper of the daemons stays, as in an upgrade."""
 
+    system = Observer(lab, contract.SYSTEM_NAMESPACE)
+    path = f"/apis/apps/v1/namespaces/{contract.SYSTEM_NAMESPACE}/daemonsets/{gpushare.AGENT}"
+
     def select(labels: dict[str, str | None]) -> None:
-        change = {"spec": {"template": {"spec": {"nodeSelector": labels}}}}
-        lab.kubectl("patch", DAEMON_SET, *gpushare.SCOPE, f"--patch={json.dumps(change)}")
+        lab.patch(path, {"spec": {"template": {"spec": {"nodeSelector": labels}}}})
 
     @contextlib.contextmanager
     def away() -> Iterator[None]:
         select({"none": "none"})
         try:
-            eventually(lambda: not gpushare.pods(lab, "agent"), what="without an agent")
+            eventually(lambda: not system.pods("app.kubernetes.io/component=agent"), what="without an agent")
             yield
         finally:
             select({"none": None})
@@ -122,9 +123,7 @@ def without_agent(installed: lab_layout.Layout, lab: access.Access) -> Away:
 
 def test_clients_live_on_without_the_agent_and_a_killed_one_wedges_its_gpu(node: Node, without_agent: Away) -> None:
     """With this driver, CUDA 12.4. The client is killed by the kubelet, at the end of its grace period."""
-    node.client("victim", "insists", 2)
-    node.client("neighbour", "works", 2)
-    node.client("other-gpu", "works", 0)
+    node.clients(("victim", "insists", 2, 25), ("neighbour", "works", 2, 25), ("other-gpu", "works", 0, 25))
     node.goes_on("victim", "neighbour", "other-gpu")
     daemon = node.daemon(0)
     with without_agent():

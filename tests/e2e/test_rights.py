@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from pathlib import Path
 
@@ -44,7 +43,8 @@ def test_every_right_is_used(user: Observer, installed: lab_layout.Layout, lab: 
     user.running("placed")
     user.delete("pod", "placed")
     assert annotation(user.running("gated"), contract.REASON) == ""
-    lab.kubectl("label", "--overwrite", "node", node.name, f"{contract.NODE_CONFIG_LABEL}=unheard-of")
+    path = f"/api/v1/nodes/{node.name}"
+    lab.patch(path, {"metadata": {"labels": {contract.NODE_CONFIG_LABEL: "unheard-of"}}})
     try:
         for account in rights.ACCOUNTS:
             whole = rights.expected(rights.EVERYWHERE[account], rights.AT_HOME[account])
@@ -56,9 +56,7 @@ def test_every_right_is_used(user: Observer, installed: lab_layout.Layout, lab: 
                 unused = here - rights.used_on(lab, account)
             assert not unused, account
     finally:
-        lab.kubectl("label", "--overwrite", "node", node.name, f"{contract.NODE_CONFIG_LABEL}-")
-    user.delete("pods", "--all")
-    user.ledger_is_empty()
+        lab.patch(path, {"metadata": {"labels": {contract.NODE_CONFIG_LABEL: None}}})
 
 
 def test_an_agent_reads_only_its_nodes_pods_with_the_field_selector_authorizer(
@@ -72,7 +70,7 @@ def test_an_agent_reads_only_its_nodes_pods_with_the_field_selector_authorizer(
     agent = access.Access(path, lab.server, lab.ca_file, lab.kubectl_program)
     own = f"fieldSelector=spec.nodeName%3D{node.name}"
     for query in (own, f"{own},status.phase!%3DFailed"):
-        assert json.loads(agent.kubectl("get", "--raw", f"/api/v1/pods?{query}"))["items"]
+        assert agent.read(f"/api/v1/pods?{query}")["items"]
     for query in (
         "",
         "watch=true",
@@ -80,8 +78,8 @@ def test_an_agent_reads_only_its_nodes_pods_with_the_field_selector_authorizer(
         f"fieldSelector=spec.nodeName!%3D{node.name}",
     ):
         with pytest.raises(lab_errors.LabError, match="connection refused"):
-            agent.kubectl("get", "--raw", f"/api/v1/pods?{query}")
-    assert json.loads(agent.kubectl("get", "--raw", "/api/v1/nodes"))["items"]  # its role allows that
+            agent.read(f"/api/v1/pods?{query}")
+    assert agent.read("/api/v1/nodes")["items"]  # its role allows that
 
 
 def test_rights_used_elsewhere_exist_and_are_tested_there() -> None:

@@ -52,6 +52,13 @@ def test_namespace_and_its_pod_are_removed_afterwards(api_server: access.Access)
     assert api_server.kubectl("get", "namespace", namespace, "--ignore-not-found") == ""
 
 
+def test_without_a_number_a_lab_keeps_its_nodes(api_server: access.Access) -> None:
+    if api_server.lab is None:
+        pytest.skip("one's own cluster is not a lab")
+    assert cluster.up(api_server.lab.directory) == api_server
+    assert lab_layout.load(api_server.lab.directory).nodes == ()
+
+
 @pytest.mark.parametrize(
     "document",
     [

@@ -15,6 +15,7 @@ from lab import cluster, daemon_process, lab_layout, network, node_cgroup
 from tests.lab.test_lab_nodes import READY, pod
 
 pytestmark = pytest.mark.lab(own=True)
+PODS = "/api/v1/namespaces/default/pods"
 
 
 def eventually(what: Callable[[], bool], seconds: float) -> bool:
@@ -32,9 +33,9 @@ def test_killed_daemons_recover_and_nothing_is_left_at_the_end() -> None:
         try:
             administrator = cluster.up(directory, owner=os.getpid())
             made = lab_layout.load(directory)
-            administrator.kubectl("create", "--filename=-", input=pod("survivor", "sleep infinity"))
+            administrator.create(PODS, pod("survivor", "sleep infinity"))
             administrator.kubectl("wait", READY, "pod/survivor", "--timeout=90s")
-            started = administrator.kubectl("get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}")
+            started = administrator.read(f"{PODS}/survivor")["status"]["containerStatuses"]
 
             for name in (
                 "lab-node-0.kubelet",
@@ -45,12 +46,10 @@ def test_killed_daemons_recover_and_nothing_is_left_at_the_end() -> None:
             ):
                 kill(name, made)
             assert cluster.up(directory) == administrator
-            administrator.kubectl("create", "--filename=-", input=pod("later"))
+            administrator.create(PODS, pod("later"))
             administrator.kubectl("wait", READY, "pod/later", "--timeout=90s")
-            assert administrator.kubectl("exec", "survivor", "--", "hostname") == "survivor\n"
-            assert started == administrator.kubectl(
-                "get", "pod/survivor", "--output=jsonpath={.status.containerStatuses}"
-            )
+            assert administrator.execute("default", "survivor", "hostname") == "survivor\n"
+            assert started == administrator.read(f"{PODS}/survivor")["status"]["containerStatuses"]
 
             # The worst case: no daemon is left to clean up after the others, and the pods still run.
             for name in ("lab-node-0.kubelet", "lab-node-0.containerd", "kube-apiserver"):
@@ -95,14 +94,3 @@ def command_line(directory: Path) -> bytes:
         return (directory / "cmdline").read_bytes()
     except (FileNotFoundError, ProcessLookupError):
         return b""
-
-
-def test_without_a_number_a_lab_keeps_its_nodes() -> None:
-    with tempfile.TemporaryDirectory(prefix="gpushare-", dir="/tmp") as scratch:
-        directory = Path(scratch) / "lab"
-        try:
-            administrator = cluster.up(directory, node_count=0, owner=os.getpid())
-            assert cluster.up(directory) == administrator
-            assert lab_layout.load(directory).nodes == ()
-        finally:
-            cluster.down(directory)

@@ -16,28 +16,29 @@ READY = "--for=condition=Ready"
 
 def pod(
     name: str, script: str = "echo started; sleep infinity", environment: Sequence[object] = (), **spec: object
-) -> str:
+) -> dict[str, object]:
     container = {"name": "main", "image": image.SAMPLE, "command": ["sh", "-c", script], "env": environment}
-    return json.dumps(
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": name},
-            "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
-        }
-    )
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 0, **spec},
+    }
 
 
 def test_pod_runs_logs_answers_and_ends(lab: access.Access) -> None:
     with lab.namespace() as namespace:
         scope = f"--namespace={namespace}"
-        lab.kubectl("create", scope, "--filename=-", input=pod("plain"))
+        lab.kubectl("create", scope, "--filename=-", input=json.dumps(pod("plain")))
         lab.kubectl("wait", scope, READY, "pod/plain", "--timeout=90s")
         assert lab.kubectl("logs", scope, "plain") == "started\n"
         assert lab.kubectl("exec", scope, "plain", "--", "hostname") == "plain\n"
+        assert lab.execute(namespace, "plain", "hostname", container="main") == "plain\n"
+        with pytest.raises(lab_errors.LabError, match="not that command terminated with non-zero exit code"):
+            lab.execute(namespace, "plain", "sh", "-c", "echo not that >&2; exit 3")
         # A dynamic program finds this machine's C library.
         program = f"/{image.LIBRARY_DIRECTORY}/libc.so.6"
-        assert "GNU C Library" in lab.kubectl("exec", scope, "plain", "--", program)
+        assert "GNU C Library" in lab.execute(namespace, "plain", program)
         lab.kubectl("delete", scope, "pod/plain", "--timeout=90s")
         assert lab.kubectl("get", scope, "pods", "--output=name") == ""
 
@@ -48,12 +49,12 @@ def test_pods_reach_each_other_and_the_api_server_by_its_service(lab: access.Acc
     with lab.namespace() as namespace:
         scope = f"--namespace={namespace}"
         for manifest in (pod("server", serve), pod("client"), pod("host", hostNetwork=True)):
-            lab.kubectl("create", scope, "--filename=-", input=manifest)
+            lab.create(f"/api/v1/namespaces/{namespace}/pods", manifest)
         lab.kubectl("wait", scope, READY, "pod/server", "pod/client", "pod/host", "--timeout=90s")
-        address = lab.kubectl("get", scope, "pod/server", "--output=jsonpath={.status.podIP}")
-        assert lab.kubectl("exec", scope, "client", "--", "wget", "-q", "-O", "-", f"http://{address}") == "hello\n"
+        address = lab.read(f"/api/v1/namespaces/{namespace}/pods/server")["status"]["podIP"]
+        assert lab.execute(namespace, "client", "wget", "-q", "-O", "-", f"http://{address}") == "hello\n"
         for name in ("client", "host"):
-            assert lab.kubectl("exec", scope, name, "--", "sh", "-c", connect) == "connected\n"
+            assert lab.execute(namespace, name, "sh", "-c", connect) == "connected\n"
 
 
 def test_a_deployment_and_a_runtime_class_work(lab: access.Access) -> None:
@@ -62,7 +63,7 @@ def test_a_deployment_and_a_runtime_class_work(lab: access.Access) -> None:
         lab.kubectl(
             "create", scope, "deployment", "two", f"--image={image.SAMPLE}", "--replicas=2", "--", "sleep", "99"
         )
-        lab.kubectl("create", scope, "--filename=-", input=pod("classed", runtimeClassName="nvidia"))
+        lab.create(f"/api/v1/namespaces/{namespace}/pods", pod("classed", runtimeClassName="nvidia"))
         lab.kubectl("rollout", scope, "status", "deployment/two", "--timeout=90s")
         lab.kubectl("wait", scope, READY, "pod/classed", "--timeout=90s")
 
@@ -79,7 +80,7 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
     try:
         with lab.namespace() as namespace:
             scope = f"--namespace={namespace}"
-            lab.kubectl("create", scope, "--filename=-", input=pod("gpu", list_files, [variable]))
+            lab.create(f"/api/v1/namespaces/{namespace}/pods", pod("gpu", list_files, [variable]))
             lab.kubectl("wait", scope, READY, "pod/gpu", "--timeout=90s")
             assert lab.kubectl("logs", scope, "gpu").split() == [
                 f"/{image.LIBRARY_DIRECTORY}/libcuda.so.1",
@@ -88,7 +89,7 @@ def test_a_container_sees_the_driver_and_its_own_gpu_only(lab: access.Access) ->
                 *(["rendezvous"] if (devices / "rendezvous").exists() else []),  # with simulated GPUs
             ]
             # The file is the device: other containers and the node see what a container writes there.
-            lab.kubectl("exec", scope, "gpu", "--", "sh", "-c", f"echo changed >/dev/simgpu/{files[1].name}")
+            lab.execute(namespace, "gpu", "sh", "-c", f"echo changed >/dev/simgpu/{files[1].name}")
             assert files[1].read_text() == "changed\n"
     finally:
         for file in files:

@@ -116,6 +116,7 @@ def faults() -> None:
 
 
 def stays() -> None:
+    signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])  # a first process ignores it otherwise
     signal.sigwait([signal.SIGTERM])
 
 
