@@ -10,7 +10,7 @@ import asyncio
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from pathlib import Path
 from typing import Final
 
@@ -29,6 +29,7 @@ from deviceplugin.report.gpunode_status import GpuNodeStatus
 from deviceplugin.state import advertisement, pod_resources
 from deviceplugin.state.node_state import Wake
 from gpushare import contract, pod
+from gpushare.allocation import Allocation
 from gpushare.cluster import api_client, api_errors, retrying
 from gpushare.daemon import lifecycle, probes
 from gpushare.gpunode import GpuNode
@@ -208,8 +209,20 @@ async def _held(socket: Path) -> Iterable[pod_resources.ContainerDevices]:
 def on_their_way(
     node: GpuNode | None, pods: Iterable[PodJson], held: Iterable[pod_resources.ContainerDevices]
 ) -> list[str]:
-    """Return the pods, as `namespace/name`, with a share on this node but without devices from the kubelet. Pure."""
-    served = {f"{devices.namespace}/{devices.pod}" for devices in held if devices.resource in advertisement.COUNTERS}
+    """Return the pods, as `namespace/name`, with a share on this node and not yet all devices from the kubelet.
+
+    The kubelet allocates to a pod's containers one after another, and lists no init containers. Pure.
+    """
+    served = {(one.namespace, one.pod, one.container) for one in held if one.resource in advertisement.COUNTERS}
     ended = {pod.uid(manifest) for manifest in pods if pod.is_terminal(manifest)}
-    placed = {str(entry.pod) for entry in (node.allocations if node else ()) if entry.pod.uid not in ended}
-    return sorted(placed - served)
+    return sorted(
+        str(entry.pod)
+        for entry in (node.allocations if node else ())
+        if entry.pod.uid not in ended and not entry.is_backfill_reservation and not _has_devices(entry, served)
+    )
+
+
+def _has_devices(entry: Allocation, served: Set[tuple[str, str, str]]) -> bool:
+    lasting = [share for share in entry.shares if not share.ends_early] or entry.shares
+    where = entry.pod.namespace, entry.pod.name
+    return all(any((*where, container) in served for container in share.containers) for share in lasting)

@@ -11,6 +11,7 @@ import pytest
 from deviceplugin import agent
 from deviceplugin.state import pod_resources
 from gpushare import contract
+from gpushare.allocation import Steps
 from gpushare.cluster import api_errors
 from tests import builders
 
@@ -55,6 +56,24 @@ def has(pod: str, *, namespace: str = "default", resource: str = contract.RESOUR
 )
 def test_pods_with_a_share_but_no_devices_are_on_their_way(pods: Any, held: Any, awaited: list[str]) -> None:
     assert agent.on_their_way(PLACED, pods, held) == awaited
+
+
+def test_pod_is_on_its_way_until_each_lasting_container_with_a_share_has_devices() -> None:
+    (share,) = PLACED.allocations[0].shares
+    shares = (
+        dataclasses.replace(share, containers=("prepare",), steps=Steps(0, 0)),
+        share,
+        dataclasses.replace(share, containers=("copy", "second")),
+    )
+    node = dataclasses.replace(PLACED, allocations=(dataclasses.replace(PLACED.allocations[0], shares=shares),))
+    second = pod_resources.ContainerDevices("default", "web", "second", contract.RESOURCE_IDLE, ("share-2",))
+    assert agent.on_their_way(node, (), (has("web"),)) == ["default/web"]
+    assert agent.on_their_way(node, (), (has("web"), second)) == []
+
+
+def test_gated_pod_with_a_reservation_is_not_on_its_way() -> None:
+    reserved = builders.allocation(f"{contract.BACKFILL_PREFIX}a1", pod_name="gated", uid="u3")
+    assert agent.on_their_way(dataclasses.replace(PLACED, allocations=(reserved,)), (), ()) == []
 
 
 def test_without_a_gpunode_no_pod_is_on_its_way() -> None:
