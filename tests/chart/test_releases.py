@@ -78,9 +78,10 @@ def chart_of(folder: Path, *templates: str) -> str:
 
 
 def ours(own: access.Access) -> list[str]:
-    """Return the paths of gpushare's objects, without Kubernetes' additions."""
+    """Return the paths of gpushare's objects, without the additions of Helm and Kubernetes."""
+    named = [path for path in installation.ours(own) if path.rpartition("/")[2].startswith("gpushare")]
     quotas = [f"{QUOTAS}/{item['metadata']['name']}" for item in own.read(QUOTAS)["items"]]
-    return [*installation.ours(own), *quotas, *([installation.CRD] if own.find(installation.CRD) else [])]
+    return [*named, *quotas, *([installation.CRD] if own.find(installation.CRD) else [])]
 
 
 @pytest.mark.timeout(600)  # a dozen Helm commands, on a busy machine
@@ -224,7 +225,7 @@ def schemas(own: access.Access, helm4: Helm, tmp_path_factory: pytest.TempPathFa
     """Write JSON schemas of the chart's kinds, from the API server's OpenAPI, where kubeconform looks for them."""
     directory = tmp_path_factory.mktemp("schemas")
     kinds: dict[str, set[str]] = {}
-    for manifest in helm4.rendered({"createNamespace": True, **ALL_SWITCHES}):
+    for manifest in (*helm4.rendered({"createNamespace": True}), *helm4.rendered(ALL_SWITCHES)):
         if manifest["kind"] not in FOREIGN:
             kinds.setdefault(manifest["apiVersion"], set()).add(manifest["kind"])
     paths = own.read("/openapi/v3")["paths"]
