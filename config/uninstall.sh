@@ -39,7 +39,6 @@ confirm() {
 # Saves the objects that only an administrator could recreate.
 save() {
   local file folder
-  is_there ConfigMap || return 0
   file="gpushare-config-$(date -u +%Y%m%dT%H%M%SZ).yaml"
   kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found --output yaml \
     >"$scratch/$file" || fail 'nothing was changed: the configurations of nodes could not be read, see above'

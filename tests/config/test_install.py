@@ -239,9 +239,8 @@ def test_an_upgrade_keeps_what_others_wrote_and_an_uninstallation_saves_it(
     before = apply_previous(own, manifests.CONFIG / "default", *APPLY)
     own.wait_until_established("gpunodes.gpushare.io")
     own.create(contract.GPUNODE_PATH, GPUNODE)
-    dry_run = run(
-        "--dry-run", *QUICKLY
-    )  # fields of kubectl's client-side apply are an earlier release's, and no conflict
+    # Fields of kubectl's client-side apply are an earlier release's, and no conflict.
+    dry_run = run("--dry-run", *QUICKLY)
     assert dry_run.returncode == 0, dry_run.stderr
     done = run(*QUICKLY)
     installed(done)
