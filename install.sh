@@ -120,24 +120,29 @@ local_demo() {
 
 context() { kubectl config current-context 2>/dev/null || echo 'in-cluster'; }
 
-refuse_helm() {
-  local by
-  by="$(kubectl get deployment --namespace "$NAMESPACE" gpushare-webhook --ignore-not-found \
-    --output 'jsonpath={.metadata.labels.app\.kubernetes\.io/managed-by}' 2>/dev/null || true)"
-  [[ $by != Helm ]] || fail "gpushare was installed into this cluster by Helm: use helm upgrade and helm uninstall"
+# Reads what the cluster has of gpushare: `found` then has a line KIND|CLIENT|COMPONENTS for each object. `is_read` says
+# whether that is all of them; if not, the reason is in `complaints`.
+read_cluster() {
+  command -v kubectl >/dev/null || fail 'kubectl is missing: install it, or try ./install.sh --local without a cluster'
+  is_read=yes
+  found="$(kubectl get "namespace/$NAMESPACE" deployment/gpushare-webhook daemonset/gpushare-agent configmap/gpushare-config \
+    --namespace "$NAMESPACE" --ignore-not-found --output 'jsonpath={range .items[*]}{.kind}|{.metadata.labels.app\.kubernetes\.io/managed-by}|{.metadata.annotations.gpushare\.io/components}{"\n"}{end}' \
+    2>"$scratch/complaints")" || is_read=''
+  [[ -n $is_read ]] || kubectl version >/dev/null 2>&1 ||
+    fail "no cluster answers at the context '$(kubectl config current-context 2>/dev/null || echo none)': choose one with kubectl config use-context"
+  [[ $found != *'Deployment|Helm|'* ]] ||
+    fail "gpushare was installed into this cluster by Helm: use helm upgrade and helm uninstall"
 }
 
-need_cluster() {
-  command -v kubectl >/dev/null || fail 'kubectl is missing: install it, or try ./install.sh --local without a cluster'
-  kubectl version >/dev/null 2>&1 ||
-    fail "no cluster answers at the context '$(kubectl config current-context 2>/dev/null || echo none)': choose one with kubectl config use-context"
-}
+# Whether the cluster has gpushare's object of that kind; also true if that could not be read.
+is_there() { [[ $found == *"$1|"* || -z $is_read ]]; }
 
 # A Python that can run the plugin: that of `make env`, or a small environment with the locked versions of its packages.
 python_for_checks() {
   local python folder=build/check
   for python in .venv/bin/python $folder/bin/python; do
-    if "$python" -c 'import click, tabulate, yaml' 2>/dev/null; then
+    # It looks for the packages without importing them, which takes seven times as long.
+    if "$python" -c "import importlib.util as i; exit(None in map(i.find_spec, ('click', 'tabulate', 'yaml')))" 2>/dev/null; then
       printf '%s\n' "$python"
       return
     fi
@@ -180,7 +185,7 @@ preflight() {
 # Writes the manifests with these settings to NAME.yaml.
 render() {
   mkdir "$scratch/$1"
-  "$(find_python)" config/overlay.py "$scratch/$1" "${@:2}" || exit 1
+  "${python:-$(find_python)}" config/overlay.py "$scratch/$1" "${@:2}" || exit 1
   kubectl kustomize "$scratch/$1" >"$scratch/$1.yaml"
 }
 
@@ -210,12 +215,22 @@ apply() {
   fail 'the API server rejected some objects: see above'
 }
 
+# kubectl writes two files per object, named after it: its current and its future state.
+compare() {
+  KUBECTL_EXTERNAL_DIFF='diff -rq' kubectl diff --server-side "$@" --filename "$scratch/manifests.yaml" \
+    >"$scratch/differences" 2>"$scratch/complaints"
+}
+
 # Prints which objects of the manifests an installation would create or change.
 differences() {
   local code=0 changed
-  # kubectl writes two files per object, named after it: its current and its future state.
-  KUBECTL_EXTERNAL_DIFF='diff -rq' kubectl diff --server-side "${force[@]}" --filename "$scratch/manifests.yaml" \
-    >"$scratch/differences" 2>"$scratch/complaints" || code=$?
+  compare "${force[@]}" || code=$?
+  if [[ $code -gt 1 ]]; then
+    # kubectl ended at the first object that the API server rejects: `apply` names all of them, or fails for none.
+    apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml" >/dev/null
+    code=0
+    compare --force-conflicts || code=$?
+  fi
   if [[ $code -gt 1 ]]; then
     cat "$scratch/complaints" >&2
     fail 'the API server could not compute the changes: see above'
@@ -230,11 +245,10 @@ differences() {
 }
 
 install_into_cluster() {
-  need_cluster
-  refuse_helm
+  read_cluster
   python="$(python_for_checks)" || [[ -n $skip_preflight ]] || exit 1
   keep_components
-  if kubectl get configmap --namespace "$NAMESPACE" gpushare-config >/dev/null 2>&1; then
+  if [[ $found == *'ConfigMap|'* ]]; then
     say 'The configurations of nodes, in the ConfigMap gpushare-config, stay as they are.'
   fi
   render manifests "${overlay[@]}"
@@ -243,8 +257,7 @@ install_into_cluster() {
   [[ -z $unread ]] || fail "$unread"
   if [[ -n $dry_run ]]; then
     say "Would install $(contents)"
-    if kubectl get namespace "$NAMESPACE" >/dev/null 2>&1; then
-      apply "${force[@]}" --dry-run=server --filename "$scratch/manifests.yaml" >/dev/null
+    if [[ $found == *'Namespace|'* ]]; then
       differences
       remove_components --dry-run=server
     else
@@ -257,10 +270,12 @@ install_into_cluster() {
   say "Installing $(contents)"
   # The kind must exist before its objects, and before the policies that name it.
   apply "${force[@]}" --filename config/base/crd/gpunodes.yaml
-  # At first the CRD's conditions are null, and a wait for one of them would fail at once. The API server accepts the
-  # names in the same step as it sets them, and kubectl can wait for the names.
-  kubectl wait --for=jsonpath='{.status.acceptedNames.plural}'="${CRD%%.*}" --timeout=60s "crd/$CRD" >/dev/null
-  kubectl wait --for=condition=Established --timeout=60s "crd/$CRD"
+  # At first the CRD's conditions are null, and a wait for one of them fails at once. The API server accepts the names in
+  # the same step as it sets them, and kubectl can wait for the names.
+  kubectl wait --for=condition=Established --timeout=60s "crd/$CRD" 2>/dev/null || {
+    kubectl wait --for=jsonpath='{.status.acceptedNames.plural}'="${CRD%%.*}" --timeout=60s "crd/$CRD" >/dev/null
+    kubectl wait --for=condition=Established --timeout=60s "crd/$CRD"
+  }
   apply "${force[@]}" --filename "$scratch/manifests.yaml"
   remove_components
   # A DaemonSet without a matching node is ready at once; the check reports that.
@@ -300,7 +315,7 @@ verify() {
 
 # --- command line ----------------------------------------------------------------------------------------------------
 
-timeout_seconds=180 mode='' dry_run='' skip_preflight='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late='' unread=''
+timeout_seconds=180 mode='' dry_run='' skip_preflight='' delete_ledger='' yes='' timeout_given='' python='' blocking='' late='' unread='' found='' is_read=''
 overlay=() without=() removed=() force=()
 
 choose() {

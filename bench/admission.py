@@ -101,7 +101,8 @@ class Bench:
         """Install the admission policies and webhooks; for the floor, only remove them."""
         for part in ADMISSION_PARTS:
             # Delete first: a webhook that was registered by URL cannot be patched back to a service.
-            self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
+            if is_floor or part == "admission":
+                self._kubectl("delete", "--ignore-not-found", "-k", str(BASE / part))
             if not is_floor:
                 self._kubectl("apply", "--server-side", "-k", str(BASE / part))
 

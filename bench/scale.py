@@ -3,7 +3,7 @@
 1,000 nodes of 8 GPUs and 20,000 ordinary pods by default, each of a typical size (5.7 KB), made by hand: there is no
 kubelet and no scheduler. Pods with shares may exist too, admitted by the webhook and bound. A replica starts; then the
 API server restarts, so the replica lists everything again; with shares, a defragmentation plan runs at the same time;
-then pods with shares arrive in bursts; then very many wait for one GPU. "Ready" counts from the replica's start, or
+then very many wait for one GPU; then pods with shares arrive in bursts. "Ready" counts from the replica's start, or
 from the API server's return.
 
 Memory is the resident set (VmHWM since the phase began, VmRSS at its end). A stall is the slowest of very many calls to
@@ -59,37 +59,31 @@ class Scale(admission.Bench):
             self.until_called(STANDING)
             return ordinary, standing.shares(self.server, STANDING, self.options.shares)
 
-    def phases(self) -> dict[str, phases.Phase]:
-        """Measure a replica that starts, and then a restart of the API server."""
+    def measure(self) -> None:
+        """Measure one replica that starts, a restart of the API server, a plan, and many gated pods; print each."""
         self.install_admission()
         with webhooks.running(1, self.scratch / "phases", self.kubeconfig) as (replicas, _):
-            replica = replicas[0]
-            with phases.Watched(replica) as watched:
-                time.sleep(self.options.quiet)
-            measured = {"start": watched.phase(replica.ready_seconds)}
-            with phases.Watched(replica) as watched:
-                self._restart_api_server()
-                began = time.monotonic()
-                webhooks.until(replica.ready, "the replica did not become ready again", seconds=PATIENCE_SECONDS)
-                seconds = time.monotonic() - began
-                time.sleep(self.options.quiet)
-            measured["restart of the API server"] = watched.phase(seconds)
-        return measured
+            _print_phases(self._phases(replicas[0]), self.options.ordinary)
+            if self.options.shares:
+                _print_planned(planning.measure(replicas[0], self.kubeconfig))
+            if self.options.waiting:
+                _print_waiting(self._waiting(replicas[0]))
 
-    def planned(self) -> planning.Planned:
-        """Measure one plan of `kubectl gpushare defrag` next to a replica."""
-        self.install_admission()
-        with webhooks.running(1, self.scratch / "planned", self.kubeconfig) as (replicas, _):
-            return planning.measure(replicas[0], self.kubeconfig)
+    def _phases(self, replica: webhooks.Replica) -> dict[str, phases.Phase]:
+        with phases.Watched(replica) as watched:
+            time.sleep(self.options.quiet)
+        measured = {"start": watched.phase(replica.ready_seconds)}
+        with phases.Watched(replica) as watched:
+            self._restart_api_server()
+            began = time.monotonic()
+            webhooks.until(replica.ready, "the replica did not become ready again", seconds=PATIENCE_SECONDS)
+            seconds = time.monotonic() - began
+            time.sleep(self.options.quiet)
+        return {**measured, "restart of the API server": watched.phase(seconds)}
 
-    def waiting(self) -> waiting.Waited:
-        """Measure many gated pods."""
-        self.install_admission()
-        with (
-            webhooks.running(1, self.scratch / "waiting", self.kubeconfig) as (replicas, _),
-            self.administrator.namespace("waiting") as namespace,
-        ):
-            pids = self.control_plane() | {"webhook": replicas[0].process.pid}
+    def _waiting(self, replica: webhooks.Replica) -> waiting.Waited:
+        with self.administrator.namespace("waiting") as namespace:
+            pids = self.control_plane() | {"webhook": replica.process.pid}
             nodes = calls.ask(self.server, calls.call("GET", contract.GPUNODE_PATH))["items"]
             empty = next(node for node in nodes if not (node.get("spec") or {}).get("allocations"))
             name = empty["metadata"]["name"]
@@ -207,12 +201,8 @@ def main() -> None:
             ordinary, shares = bench.fill()
             print(f"{options.nodes} nodes of {made.GPUS} GPUs, {options.ordinary} ordinary pods in {ordinary:.0f} s,")
             print(f"{options.shares} pods with shares in {shares:.0f} s", flush=True)
-            _print_phases(bench.phases(), options.ordinary)
-            if options.shares:
-                _print_planned(bench.planned())
+            bench.measure()
             problems = bench.bursts(options.kinds.split(","), options.rounds)
-            if options.waiting:
-                _print_waiting(bench.waiting())
         finally:
             cluster.down(directory)
     if problems:

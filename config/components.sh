@@ -7,8 +7,9 @@ set -euo pipefail
 # line does not name any, sets `unread` to the error: the preflight check says first what is wrong with the cluster.
 keep_components() {
   local name installed kept=''
-  if ! installed="$(kubectl get daemonset --namespace "$NAMESPACE" gpushare-agent --ignore-not-found \
-    --output 'jsonpath={.metadata.annotations.gpushare\.io/components}')"; then
+  installed="$(sed -n 's/^DaemonSet|[^|]*|//p' <<<"$found")"
+  if [[ -z $is_read && $found != *'DaemonSet|'* ]]; then
+    cat "$scratch/complaints" >&2
     [[ ${#without[@]} -eq 0 && " ${overlay[*]}" == *" --component "* ]] ||
       unread='the installed components could not be read: name them with --component'
     return 0

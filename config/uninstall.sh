@@ -7,10 +7,10 @@ remove() { kubectl delete --ignore-not-found "${how[@]}" "$@"; }
 
 # Prints what an uninstallation deletes, and the pods that it affects.
 announce() {
-  local holders count
+  local holders count=''
   say "From the cluster of context '$(context)' this deletes:"
   say "  webhook, agents, their policies, roles and certificates, and the namespace $NAMESPACE with everything in it"
-  count="$(kubectl get configmap --namespace "$NAMESPACE" gpushare-config --ignore-not-found \
+  ! is_there ConfigMap || count="$(kubectl get configmap --namespace "$NAMESPACE" gpushare-config \
     --output 'go-template={{ len .data }}' 2>/dev/null || true)"
   [[ -z $count ]] || say "  the $count configurations of nodes, in the ConfigMap gpushare-config"
   if [[ -n $delete_ledger ]]; then
@@ -60,8 +60,7 @@ save() {
 
 uninstall() {
   how=()
-  need_cluster
-  refuse_helm
+  read_cluster
   announce
   say
   if [[ -n $dry_run ]]; then
@@ -73,11 +72,9 @@ uninstall() {
   # First what could block pods: none may be rejected because the webhook is gone.
   remove mutatingwebhookconfiguration gpushare
   remove validatingadmissionpolicybinding,validatingadmissionpolicy --selector "$OURS"
-  remove cronjob,deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount \
+  remove cronjob,deployment,daemonset,poddisruptionbudget,service,networkpolicy,configmap,secret,rolebinding,role,serviceaccount,clusterrolebinding,clusterrole,priorityclass \
     --namespace "$NAMESPACE" --selector "$OURS"
-  remove configmap gpushare-config --namespace "$NAMESPACE"
-  remove clusterrolebinding,clusterrole --selector "$OURS"
-  remove priorityclass --selector "$OURS"
+  ! is_there ConfigMap || remove configmap gpushare-config --namespace "$NAMESPACE"
   # Placeholders of borrowed GPUs ignore SIGTERM, and end by themselves only after weeks.
   remove --grace-period=1 --wait=false pod --all --namespace gpushare-borrow
   remove --wait=false namespace "$NAMESPACE" gpushare-demand gpushare-borrow

@@ -195,8 +195,9 @@ def read_yaml(text: str) -> Iterator[Any]:
     import yaml  # not earlier: the plugin starts faster without it
 
     try:
+        has_aliases = _ALIAS.search(text) is not None
         for document in yaml.load_all(text.removeprefix("\ufeff"), _loader()):
-            if _ALIAS.search(text):
+            if has_aliases:
                 _count(document)
             yield document
     except yaml.MarkedYAMLError as error:

@@ -87,20 +87,25 @@ def all_well(answers: Sequence[Answer]) -> None:
 def burst(server: Server, calls: Sequence[Call], *, at_once: int, processes: int) -> tuple[float, list[Answer]]:
     """Send the calls from separate processes; return the seconds until the last answer, and the answers."""
     spawn = multiprocessing.get_context("spawn")
-    with (
-        spawn.Manager() as shared,
-        concurrent.futures.ProcessPoolExecutor(processes, mp_context=spawn) as pool,
-    ):
-        start = shared.Barrier(processes)
+    start = (spawn.Barrier(processes),)  # which only the start of a process can hand over
+    with concurrent.futures.ProcessPoolExecutor(processes, spawn, _take_start, start) as pool:
         parts = [list(calls[number::processes]) for number in range(processes)]
-        sent = [pool.submit(_part, server, part, at_once // processes, start) for part in parts]
+        sent = [pool.submit(_part, server, part, at_once // processes) for part in parts]
         done = [future.result(300) for future in sent]
     began, ended = min(part[0] for part in done), max(part[1] for part in done)
     return ended - began, [answer for *_, answers in done for answer in answers]
 
 
-def _part(server: Server, calls: list[Call], at_once: int, start: Any) -> tuple[float, float, list[Answer]]:
-    return asyncio.run(_timed(server, calls, at_once, start))
+_started: Any = None
+
+
+def _take_start(start: Any) -> None:
+    global _started
+    _started = start
+
+
+def _part(server: Server, calls: list[Call], at_once: int) -> tuple[float, float, list[Answer]]:
+    return asyncio.run(_timed(server, calls, at_once, _started))
 
 
 async def _timed(server: Server, calls: list[Call], at_once: int, start: Any) -> tuple[float, float, list[Answer]]:

@@ -38,8 +38,7 @@ def measure(server: calls.Server, namespace: str, node: str, count: int, cpu: Cp
     path = f"/api/v1/namespaces/{namespace}/pods"
     document = calls.ask(server, calls.call("GET", f"{contract.GPUNODE_PATH}/{node}"))
     uuid = document["status"]["gpus"][0]["uuid"]
-    _, answers = calls.burst(server, list(_pods(path, uuid, count + 1)), at_once=32, processes=1)
-    calls.all_well(answers)
+    calls.all_well(calls.send(server, _pods(path, uuid, count + 1)))
     holder = _next(server, path, node, after="")
     time.sleep(quiet_seconds)
     before = cpu()

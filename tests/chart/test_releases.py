@@ -21,6 +21,7 @@ from gpushare import contract
 from lab import access, build, cluster
 from tests.chart.conftest import CHART, RELEASE, Helm
 from tests.chart.test_same_objects import SWITCHES, TOGETHER, kustomized
+from tests.config import installation
 from webhook.certificates import rotation
 from webhook.certificates.rotation import RotationStep
 
@@ -56,24 +57,37 @@ def here(helm: Helm, own: access.Access) -> Helm:
     return dataclasses.replace(helm, kubeconfig=own.kubeconfig)
 
 
-def got(own: access.Access, kind: str, name: str) -> Json:
-    manifest: Json = json.loads(own.kubectl("get", kind, name, f"--namespace={NAMESPACE}", "--output=json"))
-    return manifest
+# A schema of all kinds, which Helm reads before each change unless told otherwise, costs it more than the change itself.
+# test_every_object_is_valid_in_this_kubernetes compares the objects with it.
+UNREAD = "--disable-openapi-validation"
+DEPLOYMENT = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments/gpushare-webhook"
+KEEPER = f"/apis/apps/v1/namespaces/{NAMESPACE}/daemonsets/gpushare-mps"
+SECRET = f"/api/v1/namespaces/{NAMESPACE}/secrets/{contract.CERTIFICATE_SECRET}"
+CONFIGURATIONS = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{contract.CONFIG_MAP}"
+HOOKS = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
+QUOTAS = f"/api/v1/namespaces/{NAMESPACE}/resourcequotas"
 
 
-def ours(own: access.Access) -> set[str]:
-    """Return gpushare's objects without Kubernetes' additions."""
-    wide = "crd,validatingadmissionpolicy,validatingadmissionpolicybinding,mutatingwebhookconfiguration,clusterrole"
-    home = "deploy,ds,secret,sa,role,rolebinding,cm,netpol,pdb,svc,resourcequota"
-    lists = [
-        own.kubectl("get", f"{wide},clusterrolebinding", "--output=name"),
-        own.kubectl("get", home, f"--namespace={NAMESPACE}", "--output=name"),
-    ]
-    return {name for text in lists for name in text.split() if "/gpu" in name}
+def chart_of(folder: Path, *templates: str) -> str:
+    """Copy the chart with only these of its templates."""
+    shutil.copytree(CHART, folder)
+    for path in (folder / "templates").glob("*.yaml"):
+        if path.name not in templates:
+            path.unlink()
+    return str(folder)
+
+
+def ours(own: access.Access) -> list[str]:
+    """Return the paths of gpushare's objects, without the additions of Helm and Kubernetes."""
+    named = [path for path in installation.ours(own) if path.rpartition("/")[2].startswith("gpushare")]
+    quotas = [f"{QUOTAS}/{item['metadata']['name']}" for item in own.read(QUOTAS)["items"]]
+    return [*named, *quotas, *([installation.CRD] if own.find(installation.CRD) else [])]
 
 
 @pytest.mark.timeout(600)  # a dozen Helm commands, on a busy machine
-def test_a_release_is_installed_upgraded_and_uninstalled(here: Helm, own: access.Access, bundle: str) -> None:
+def test_a_release_is_installed_upgraded_and_uninstalled(
+    here: Helm, own: access.Access, bundle: str, tmp_path: Path
+) -> None:
     flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}", "--create-namespace")
     checked = here.text("install", *flags, "--dry-run=server")
     assert "name: gpushare-agent" in checked
@@ -82,42 +96,36 @@ def test_a_release_is_installed_upgraded_and_uninstalled(here: Helm, own: access
     rendered = here.rendered()
     # Every rendered object exists, under the name that kustomize gives it.
     assert len(ours(own)) == len(rendered)
-    assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 2
+    assert own.read(DEPLOYMENT)["spec"]["replicas"] == 2
 
     # Objects that the webhook writes, and the ledger.
-    hooks = got(own, "mutatingwebhookconfiguration", "gpushare")["webhooks"]
+    hooks = own.read(HOOKS)["webhooks"]
     trusted = [
         {"op": "add", "path": f"/webhooks/{at}/clientConfig/caBundle", "value": bundle} for at in range(len(hooks))
     ]
-    own.kubectl("patch", "mutatingwebhookconfiguration", "gpushare", "--type=json", f"--patch={json.dumps(trusted)}")
-    own.kubectl(
-        "patch",
-        "secret",
-        contract.CERTIFICATE_SECRET,
-        f"--namespace={NAMESPACE}",
-        '--patch={"stringData":{"ca.key":"x"}}',
-    )
+    own.patch(HOOKS, trusted)
+    own.patch(SECRET, {"stringData": {"ca.key": "x"}})
     node = {"apiVersion": "gpushare.io/v1alpha1", "kind": "GPUNode", "metadata": {"name": "node-a"}, "spec": {}}
-    own.kubectl("apply", "--filename=-", input=json.dumps(node))
+    own.create(contract.GPUNODE_PATH, node)
 
-    here.text("upgrade", *flags, "--set=webhook.replicas=3", "--set=agent.mps.enabled=true")
-    assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 3
-    assert got(own, "daemonset", "gpushare-mps")["metadata"]["labels"]["app.kubernetes.io/component"] == "mps"
-    hooks = got(own, "mutatingwebhookconfiguration", "gpushare")["webhooks"]
+    here.text("upgrade", *flags, UNREAD, "--set=webhook.replicas=3", "--set=agent.mps.enabled=true")
+    assert own.read(DEPLOYMENT)["spec"]["replicas"] == 3
+    assert own.read(KEEPER)["metadata"]["labels"]["app.kubernetes.io/component"] == "mps"
+    hooks = own.read(HOOKS)["webhooks"]
     assert {hook["clientConfig"]["caBundle"] for hook in hooks} == {bundle}
-    assert got(own, "secret", contract.CERTIFICATE_SECRET)["data"]["ca.key"]
+    assert own.read(SECRET)["data"]["ca.key"]
 
     here.text("rollback", RELEASE, "1", f"--namespace={NAMESPACE}")
-    assert got(own, "deployment", "gpushare-webhook")["spec"]["replicas"] == 2
-    assert "daemonset.apps/gpushare-mps" not in ours(own)
+    assert own.read(DEPLOYMENT)["spec"]["replicas"] == 2
+    assert own.find(KEEPER) is None
 
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
-    assert ours(own) == {"customresourcedefinition.apiextensions.k8s.io/gpunodes.gpushare.io"}
-    assert got(own, "gpunode", "node-a")
+    assert ours(own) == [installation.CRD]
+    assert own.find(f"{contract.GPUNODE_PATH}/node-a")
 
     # The ledger of the previous release is adopted again.
-    here.text("install", *flags)
-    assert got(own, "gpunode", "node-a")
+    here.text("install", RELEASE, chart_of(tmp_path / "gpushare", "crds.yaml"), f"--namespace={NAMESPACE}", UNREAD)
+    assert own.find(f"{contract.GPUNODE_PATH}/node-a")
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
 
 
@@ -142,24 +150,22 @@ data:
 
 
 def entries(own: access.Access) -> dict[str, str]:
-    data: dict[str, str] = got(own, "configmap", contract.CONFIG_MAP)["data"]
+    data: dict[str, str] = own.read(CONFIGURATIONS)["data"]
     return data
 
 
 def edit(own: access.Access, **changed: str) -> None:
-    patch = json.dumps({"data": changed})
-    scope = (f"--namespace={NAMESPACE}", "--field-manager=kubectl-edit")
-    own.kubectl("patch", "configmap", contract.CONFIG_MAP, f"--patch={patch}", *scope)
+    own.patch(f"{CONFIGURATIONS}?fieldManager=kubectl-edit", {"data": changed})
 
 
 @pytest.mark.timeout(600)
 def test_an_upgrade_keeps_edited_configurations(here: Helm, own: access.Access, tmp_path: Path) -> None:
-    before = tmp_path / "gpushare"
-    shutil.copytree(CHART, before)
-    (before / "templates" / "configurations.yaml").write_text(CONFIGURATIONS_OF_0_2_0)
-    scope = (f"--namespace={NAMESPACE}", "--create-namespace")
-    upgrade = ("upgrade", RELEASE, str(CHART), *scope)
-    here.text("install", RELEASE, str(before), *scope)
+    chart = chart_of(tmp_path / "now", "configurations.yaml")  # no other template reads or writes them
+    before = chart_of(tmp_path / "before", "configurations.yaml")
+    (tmp_path / "before" / "templates" / "configurations.yaml").write_text(CONFIGURATIONS_OF_0_2_0)
+    scope = (f"--namespace={NAMESPACE}", "--create-namespace", UNREAD)
+    upgrade = ("upgrade", RELEASE, chart, *scope)
+    here.text("install", RELEASE, before, *scope)
     untouched = entries(own)
     here.text(*upgrade)
     assert entries(own) == untouched
@@ -189,46 +195,50 @@ def test_an_upgrade_keeps_edited_configurations(here: Helm, own: access.Access, 
     assert left["more"] == "version: v1\nsharing: {}\n"
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
     assert entries(own) == left
-    here.text("install", RELEASE, str(CHART), *scope)
+    here.text("install", RELEASE, chart, *scope)
     assert entries(own) == left
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
-    own.kubectl("delete", "configmap", contract.CONFIG_MAP, f"--namespace={NAMESPACE}")
+    own.delete(CONFIGURATIONS)
 
 
 @pytest.mark.timeout(600)
 def test_helm_adopts_an_installation_applied_with_kubectl(here: Helm, own: access.Access) -> None:
-    own.kubectl("delete", "crd", contract.GPUNODE_PLURAL + "." + contract.GROUP_NAME, "--ignore-not-found")
+    own.delete(installation.CRD)
     own.kubectl("apply", "--server-side", f"--kustomize={CHART.parents[1] / 'config' / 'default'}")
-    own.kubectl(
-        "create", "configmap", contract.CONFIG_MAP, f"--namespace={NAMESPACE}", "--from-literal=mine=version: v1"
-    )
-    uid = got(own, "deployment", "gpushare-webhook")["metadata"]["uid"]
-    flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}")
+    metadata = {"name": contract.CONFIG_MAP}
+    own.create(CONFIGURATIONS.rpartition("/")[0], {"metadata": metadata, "data": {"mine": "version: v1"}})
+    uid = own.read(DEPLOYMENT)["metadata"]["uid"]
+    flags = (RELEASE, str(CHART), f"--namespace={NAMESPACE}", UNREAD)
     assert "invalid ownership metadata" in here.run("install", *flags).stderr
     # Helm 4 uses server-side apply, where kubectl owns these fields.
     force = ("--force-conflicts",) if here.text("version", "--short").startswith("v4") else ()
     here.text("install", *flags, "--take-ownership", *force)
-    assert got(own, "deployment", "gpushare-webhook")["metadata"]["uid"] == uid
+    assert own.read(DEPLOYMENT)["metadata"]["uid"] == uid
     assert entries(own) == {"mine": "version: v1"}
     here.text("upgrade", *flags)
     here.text("uninstall", RELEASE, f"--namespace={NAMESPACE}")
-    own.kubectl("delete", "configmap", contract.CONFIG_MAP, f"--namespace={NAMESPACE}")
+    own.delete(CONFIGURATIONS)
 
 
 @pytest.fixture(scope="module")
 def schemas(own: access.Access, helm4: Helm, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Write JSON schemas of the chart's kinds, from the API server's OpenAPI, where kubeconform looks for them."""
     directory = tmp_path_factory.mktemp("schemas")
-    versions = {manifest["apiVersion"] for manifest in helm4.rendered(ALL_SWITCHES) if manifest["kind"] not in FOREIGN}
-    paths = json.loads(own.kubectl("get", "--raw=/openapi/v3"))["paths"]
-    for version in versions:
+    kinds: dict[str, set[str]] = {}
+    for manifest in (*helm4.rendered({"createNamespace": True}), *helm4.rendered(ALL_SWITCHES)):
+        if manifest["kind"] not in FOREIGN:
+            kinds.setdefault(manifest["apiVersion"], set()).add(manifest["kind"])
+    paths = own.read("/openapi/v3")["paths"]
+    for version, wanted in kinds.items():
         where = paths[f"apis/{version}" if "/" in version else f"api/{version}"]["serverRelativeURL"]
-        components = json.loads(own.kubectl("get", f"--raw={where}"))["components"]
+        components = own.read(where)["components"]
         for schema in components["schemas"].values():
             if "properties" in schema:
                 schema.setdefault("additionalProperties", False)
         for key, schema in components["schemas"].items():
             for kind in schema.get("x-kubernetes-group-version-kind", []):
+                if kind["kind"] not in wanted or f"{kind['group']}/{kind['version']}".lstrip("/") != version:
+                    continue
                 suffix = f"-{kind['group'].split('.')[0]}" if kind["group"] else ""
                 file = directory / f"{kind['kind'].lower()}{suffix}-{kind['version']}.json"
                 file.write_text(json.dumps({"$ref": f"#/components/schemas/{key}", "components": components}))

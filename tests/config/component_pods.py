@@ -12,6 +12,7 @@ from gpushare import contract
 from lab import lab_errors
 from tests.config import manifests
 from tests.config.conftest import WAIT_SECONDS, Cluster
+from tests.config.installation import apply
 from tests.config.test_policy_pods import WEBHOOK
 
 
@@ -41,9 +42,14 @@ class ComponentPods:
             return str(error)
         return ""
 
+    def documents(self, *files: str) -> list[dict[str, Any]]:
+        """Return the objects of these files of the component."""
+        folder = manifests.CONFIG / "components" / self.name
+        return [document for name in files for document in manifests.documents(folder / f"{name}.yaml")]
+
     def install(self, cluster: Cluster, files: Iterable[str]) -> None:
-        """Apply the manifests, and wait until the policy is in force."""
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", *files)
+        """Create the objects of these files, and wait until the policy is in force."""
+        apply(cluster.administrator, self.documents(*files))
         cluster.administrator.ensure_default_service_account(f"gpushare-{self.name}")
         deadline = time.monotonic() + WAIT_SECONDS
         while "may have only the container" not in self.refusal(cluster, self.changed(image="x")):

@@ -18,12 +18,12 @@ import pytest
 from gpushare import contract
 from lab import access, cluster, lab_errors
 from tests.config import manifests
-from tests.config.installation import SYSTEM, install, remove
+from tests.config.installation import SYSTEM, apply, install, remove, withdraw
 
 WAIT_SECONDS = 30.0
 USER = "gpushare-test-user"
 PARTS = ("crd", "namespace", "rbac", "policy", "certificates")
-DEFRAG = [f"--filename={manifests.CONFIG / 'components/defrag' / name}" for name in ("rights.yaml", "policy.yaml")]
+DEFRAG = [manifests.CONFIG / "components/defrag" / name for name in ("rights.yaml", "policy.yaml")]
 Patch = dict[str, Any] | list[dict[str, Any]]
 PATHS = {
     "Pod": "/api/v1/namespaces/{namespace}/pods",
@@ -49,9 +49,23 @@ class Cluster:
 
     def warned(self, manifest: dict[str, Any], *flags: str) -> str:
         """Return the warnings that creating an object gives."""
-        command = (*self._program, "create", f"--namespace={self.namespace}", "--filename=-", *flags)
+        command = (
+            *self._program,
+            "create",
+            f"--namespace={self.namespace}",
+            "--filename=-",
+            "--validate=false",
+            *flags,
+        )
+        environment = {**os.environ, **access.KUBECTL_ENVIRONMENT}
         ended = subprocess.run(
-            command, input=json.dumps(manifest), capture_output=True, text=True, timeout=60, check=False
+            command,
+            input=json.dumps(manifest),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+            env=environment,
         )
         assert ended.returncode == 0, ended.stderr
         return ended.stderr
@@ -83,24 +97,21 @@ class Cluster:
 @pytest.fixture(scope="module")
 def installed(api_server: access.Access) -> Iterator[Cluster]:
     """Install CRD, RBAC and policies, and a MutatingWebhookConfiguration that calls no webhook."""
-    kubectl = api_server.kubectl
-    apply = ("apply", "--server-side", "--force-conflicts")
-    with manifests.together(*(manifests.CONFIG / "base" / part for part in PARTS)) as directory:
-        kubectl(*apply, f"--kustomize={directory}")
-    kubectl(*apply, *DEFRAG, "--filename=-", input=json.dumps(matching_no_pod()))
+    parts = [document for part in PARTS for document in manifests.objects(manifests.CONFIG / "base" / part)]
+    defrag = [document for path in DEFRAG for document in manifests.documents(path)]
+    apply(api_server, [*parts, *defrag, matching_no_pod()])
     api_server.wait_until_established("gpunodes.gpushare.io")
     try:
         with api_server.namespace("config") as namespace:
             for shared in ("kube-system", "gpushare-system"):
                 api_server.ensure_default_service_account(shared)
             here = Cluster(api_server, namespace)
-            _let_user_edit_pods(here)
+            allow(here, USER, ["*"], ["pods", "pods/status", "pods/binding", "pods/ephemeralcontainers"])
             _wait_for_policies(here)
             yield here
     finally:
         # The other objects do no harm, but these would reject what tests of other parts do.
-        with manifests.together(*(manifests.CONFIG / "base" / part for part in ("policy", "admission"))) as directory:
-            kubectl("delete", f"--kustomize={directory}", "--ignore-not-found")
+        withdraw(api_server, [*manifests.objects(manifests.CONFIG / "base" / "policy"), matching_no_pod()])
 
 
 def matching_no_pod() -> dict[str, Any]:
@@ -112,12 +123,16 @@ def matching_no_pod() -> dict[str, Any]:
     return configuration
 
 
-def _let_user_edit_pods(cluster: Cluster) -> None:
-    resources = "--resource=pods,pods/status,pods/binding,pods/ephemeralcontainers"
-    cluster.kubectl("create", "role", USER, f"--namespace={cluster.namespace}", "--verb=*", resources)
-    cluster.kubectl(
-        "create", "rolebinding", USER, f"--namespace={cluster.namespace}", f"--role={USER}", f"--user={USER}"
-    )
+def allow(cluster: Cluster, user: str, verbs: list[str], resources: list[str], name: str = USER) -> None:
+    """Give a user rights in the tests' namespace."""
+    group = "rbac.authorization.k8s.io"
+    metadata = {"name": name, "namespace": cluster.namespace}
+    common = {"apiVersion": f"{group}/v1", "metadata": metadata}
+    rules = [{"apiGroups": [""], "resources": resources, "verbs": verbs}]
+    subjects = [{"apiGroup": group, "kind": "User", "name": user}]
+    role_reference = {"apiGroup": group, "kind": "Role", "name": name}
+    binding = {**common, "kind": "RoleBinding", "roleRef": role_reference, "subjects": subjects}
+    apply(cluster.administrator, [{**common, "kind": "Role", "rules": rules}, binding])
 
 
 def _wait_for_policies(cluster: Cluster) -> None:

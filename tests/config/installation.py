@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import time
+from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
-from lab import access
+from lab import access, lab_errors
 from tests.config import manifests
 
 SYSTEM = "gpushare-system"
@@ -67,6 +69,31 @@ def ours(own: access.Access) -> list[str]:
     """Return the API paths of all objects of gpushare except its ledger and its namespace."""
     names = {path: [item["metadata"]["name"] for item in own.read(path)["items"]] for path in _LISTS}
     return [f"{path}/{name}" for path in _LISTS for name in names[path] if "gpushare" in name]
+
+
+def list_of(manifest: dict[str, Any]) -> str:
+    """Return the API path of the list that an object belongs to."""
+    group, namespace, kind = manifest["apiVersion"], manifest["metadata"].get("namespace"), manifest["kind"].lower()
+    plural = kind[:-1] + "ies" if kind.endswith("y") else kind + ("es" if kind.endswith("s") else "s")
+    return f"/{'apis' if '/' in group else 'api'}/{group}/{f'namespaces/{namespace}/' if namespace else ''}{plural}"
+
+
+def apply(own: access.Access, documents: Iterable[dict[str, Any]]) -> None:
+    """Create these objects, or change those that exist, without kubectl."""
+    for document in documents:
+        path = list_of(document)
+        try:
+            own.create(path, document)
+        except lab_errors.LabError as error:
+            if "AlreadyExists" not in str(error):
+                raise
+            own.patch(f"{path}/{document['metadata']['name']}", document)
+
+
+def withdraw(own: access.Access, documents: Iterable[dict[str, Any]]) -> None:
+    """Delete those of these objects that exist."""
+    for document in documents:
+        own.delete(f"{list_of(document)}/{document['metadata']['name']}")
 
 
 def remove(own: access.Access) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -42,11 +42,15 @@ def documents(path: Path) -> list[dict[str, Any]]:
 
 
 @contextlib.contextmanager
-def together(*directories: Path) -> Iterator[str]:
-    """Make a directory for kubectl's --kustomize with the objects of several."""
+def together(*directories: Path, components: Sequence[Path] = ()) -> Iterator[str]:
+    """Make a directory for kubectl's --kustomize with the objects of several, and with components."""
     with tempfile.TemporaryDirectory() as scratch:
-        resources = [os.path.relpath(directory, os.path.realpath(scratch)) for directory in directories]
-        (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump({"resources": resources}))
+
+        def relative(paths: Iterable[Path]) -> list[str]:
+            return [os.path.relpath(path, os.path.realpath(scratch)) for path in paths]
+
+        wanted = {"resources": relative(directories), "components": relative(components)}
+        (Path(scratch) / "kustomization.yaml").write_text(yaml.safe_dump(wanted))
         yield scratch
 
 

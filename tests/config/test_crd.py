@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import json
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -12,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpushare import codec
+from gpushare import codec, contract
 from gpushare.allocation import Isolation, Labels, MigInstance, Steps
 from gpushare.gpunode import Condition, GpuNode, MemoryEnforcement, Mode, Resize
+from lab import lab_errors
 from tests import builders
 from tests.config import manifests
 from tests.config.conftest import Cluster
@@ -112,17 +112,24 @@ def test_gpunodes_of_the_codec_are_stored_unchanged(installed: Cluster, nodes: l
     wanted = {node.name: dataclasses.replace(node, version="", created="") for node in nodes}
     documents = [codec.to_document(node) for node in wanted.values()]
     try:
-        installed.kubectl("create", "--filename=-", input=listed(documents))
-        installed.kubectl("replace", "--subresource=status", "--filename=-", input=listed(documents))
-        stored = json.loads(installed.kubectl("get", "gpunodes", *wanted, "--output=json"))["items"]
+        stored = [stored_with_status(installed, document) for document in documents]
         copies = [dataclasses.replace(codec.read(document), version="", created="") for document in stored]
         assert {node.name: node for node in copies} == wanted
     finally:
-        installed.kubectl("delete", "gpunodes", *wanted, "--ignore-not-found")
+        for name in wanted:
+            delete(installed, name)
 
 
-def listed(documents: list[Json]) -> str:
-    return json.dumps({"apiVersion": "v1", "kind": "List", "items": documents})
+def stored_with_status(installed: Cluster, document: Json) -> Json:
+    """Create a GPUNode and its status, as agent and placer do; return it as the API server has it."""
+    installed.create(document)
+    path = f"{contract.GPUNODE_PATH}/{document['metadata']['name']}"
+    installed.administrator.patch(f"{path}/status", {"status": document["status"]})
+    return installed.administrator.read(path)
+
+
+def delete(installed: Cluster, name: str) -> None:
+    installed.administrator.delete(f"{contract.GPUNODE_PATH}/{name}")
 
 
 def at(*path: str | int) -> Callable[[Json], tuple[Any, Any]]:
@@ -182,28 +189,26 @@ def test_a_duplicate_allocation_quarantines_its_gpus() -> None:
 @pytest.mark.apiserver
 def test_an_invalid_status_is_rejected(installed: Cluster) -> None:
     document = codec.to_document(full_node("config-test-status"))
+    path = f"{contract.GPUNODE_PATH}/config-test-status/status"
     installed.create(document)
     try:
         gpu = document["status"]["gpus"][0]
         for key, value in {"memory": -1, "mode": "shared", "computeCapability": "new", "uuid": "", "index": -1}.items():
-            broken = copy.deepcopy(document)
-            broken["status"]["gpus"][0] = {**gpu, key: value}
-            command = ("replace", "--subresource=status", "--filename=-")
-            assert f"status.gpus[0].{key}" in installed.run_refused(*command, input=json.dumps(broken))
+            broken = {**document["status"], "gpus": [{**gpu, key: value}]}
+            with pytest.raises(lab_errors.LabError, match=rf"status\.gpus\[0\]\.{key}"):
+                installed.administrator.patch(path, {"status": broken})
     finally:
-        installed.kubectl("delete", "gpunode", "config-test-status")
+        delete(installed, "config-test-status")
 
 
 @pytest.mark.apiserver
 def test_kubectl_get_shows_gpus_and_shares(installed: Cluster) -> None:
-    document = codec.to_document(full_node("config-test-columns"))
-    installed.create(document)
     try:
-        installed.kubectl("replace", "--subresource=status", "--filename=-", input=json.dumps(document))
+        stored_with_status(installed, codec.to_document(full_node("config-test-columns")))
         header, row = installed.kubectl("get", "gpunode", "config-test-columns").splitlines()
         assert header.split() == ["NAME", "MODEL", "CONFIG", "READY", "AGE"]
         assert "NVIDIA A100-SXM4-80GB" in row
         assert " default " in row
         assert " True " in row
     finally:
-        installed.kubectl("delete", "gpunode", "config-test-columns")
+        delete(installed, "config-test-columns")

@@ -59,10 +59,13 @@ def agent(installed: Cluster, api_server: access.Access, tmp_path_factory: pytes
         installed.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}})
     installed.create(codec.to_document(builders.node(OTHER)))
     holder = Agent(api_server, tmp_path_factory.mktemp("agent"))
-    holder.kubectl("create", "--filename=-", input=json.dumps(codec.to_document(builders.node(OWN))))
+    holder.kubectl(
+        "create", "--filename=-", "--validate=false", input=json.dumps(codec.to_document(builders.node(OWN)))
+    )
     yield holder
     for name in (OWN, OTHER):
-        installed.kubectl("delete", f"node/{name}", f"gpunode/{name}", "--wait=false")
+        for path in (f"/api/v1/nodes/{name}", f"{contract.GPUNODE_PATH}/{name}"):
+            api_server.delete(path)
 
 
 def test_an_agent_writes_the_status_of_its_own_node(agent: Agent) -> None:

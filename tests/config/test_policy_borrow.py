@@ -13,7 +13,8 @@ from gpushare import contract
 from lab import lab_errors
 from tests.config import manifests
 from tests.config.component_pods import ComponentPods
-from tests.config.conftest import WAIT_SECONDS, Cluster
+from tests.config.conftest import WAIT_SECONDS, Cluster, allow
+from tests.config.installation import apply, withdraw
 from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
 from webhook import webhook_settings
@@ -22,7 +23,7 @@ from webhook.controllers.borrow import placeholders
 pytestmark = pytest.mark.apiserver
 
 COMPONENT = manifests.CONFIG / "components" / "borrow"
-FILES = [f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights", "policy")]
+FILES = ("namespace", "template", "rights", "policy")
 PODS = placeholders.PODS_PATH
 PLACEHOLDERS = ComponentPods("borrow", PODS, lambda template: placeholders.manifest(template, "node-a"))
 manifest, changed, refusal = PLACEHOLDERS.manifest, PLACEHOLDERS.changed, PLACEHOLDERS.refusal
@@ -33,7 +34,7 @@ def cluster(installed: Cluster) -> Iterator[Cluster]:
     """With the component, once its policy is in force."""
     PLACEHOLDERS.install(installed, FILES)
     yield installed
-    installed.kubectl("delete", FILES[-1], "--ignore-not-found")
+    withdraw(installed.administrator, PLACEHOLDERS.documents("policy"))
 
 
 def test_the_webhook_may_create_its_placeholders_and_no_other_pod(cluster: Cluster) -> None:
@@ -55,19 +56,21 @@ def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
 
 
 def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> None:
-    here = f"--namespace={cluster.namespace}"
-    cluster.kubectl("create", "role", "too-much", "--verb=create", "--resource=pods", here)
-    cluster.kubectl("create", "rolebinding", "too-much", "--role=too-much", f"--user={WEBHOOK}", here)
+    allow(cluster, WEBHOOK, ["create"], ["pods"], "too-much")
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
     made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
     try:
         assert "may create pods only in the namespace gpushare-borrow" in refusal(cluster, made, path)
     finally:
-        cluster.kubectl("delete", "rolebinding/too-much", "role/too-much", here)
+        group = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{cluster.namespace}"
+        for kind in ("rolebindings", "roles"):
+            cluster.administrator.delete(f"{group}/{kind}/too-much")
 
 
 def test_a_missing_template_stops_only_the_pods_of_this_namespace(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "podtemplate", "gpushare-borrow", f"--namespace={contract.BORROW_NAMESPACE}")
+    withdraw(
+        cluster.administrator, [each for each in PLACEHOLDERS.documents("template") if each["kind"] == "PodTemplate"]
+    )
     try:
         deadline = time.monotonic() + WAIT_SECONDS
         while "no params found" not in refusal(cluster, manifest()):
@@ -76,7 +79,7 @@ def test_a_missing_template_stops_only_the_pods_of_this_namespace(cluster: Clust
         other = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
         cluster.administrator.create(f"/api/v1/namespaces/{cluster.namespace}/pods", other, dry_run=True)
     finally:
-        cluster.kubectl("apply", "--server-side", "--force-conflicts", FILES[1])
+        apply(cluster.administrator, PLACEHOLDERS.documents("template"))
 
 
 def test_quota_priority_and_settings_agree() -> None:
@@ -124,16 +127,12 @@ def test_the_webhook_may_only_change_the_label_of_a_placeholder_that_is_in_use(c
 
 
 def test_both_components_may_be_installed(cluster: Cluster) -> None:
-    cluster.kubectl(
-        "apply",
-        "--server-side",
-        "--force-conflicts",
-        *(each.replace("components/borrow", "components/demand") for each in FILES),
-    )
+    demand = ComponentPods("demand", PODS, PLACEHOLDERS.made)
+    apply(cluster.administrator, demand.documents(*FILES))
     try:
         assert refusal(cluster, manifest()) == ""
     finally:
-        cluster.kubectl("delete", FILES[-1].replace("components/borrow", "components/demand"), "--ignore-not-found")
+        withdraw(cluster.administrator, demand.documents("policy"))
 
 
 def test_a_placeholder_has_the_resources_and_tolerations_of_the_template(cluster: Cluster) -> None:

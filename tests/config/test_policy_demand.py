@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +14,8 @@ from gpushare.whatif.node_demand import NodeDemand
 from lab import lab_errors
 from tests.config import manifests
 from tests.config.component_pods import ComponentPods
-from tests.config.conftest import WAIT_SECONDS, Cluster
+from tests.config.conftest import WAIT_SECONDS, Cluster, allow
+from tests.config.installation import apply, withdraw
 from tests.config.test_policy_pods import WEBHOOK
 from tests.config.test_rbac import may
 from tests.provisioning_request_crd import CRD
@@ -26,12 +26,7 @@ pytestmark = pytest.mark.apiserver
 
 COMPONENT = manifests.CONFIG / "components" / "demand"
 GANGS = manifests.CONFIG / "components" / "demand-gangs"
-FILES = [
-    *(f"--filename={COMPONENT / name}.yaml" for name in ("namespace", "template", "rights")),
-    f"--filename={GANGS / 'rights.yaml'}",
-    f"--filename={GANGS / 'policy.yaml'}",
-    f"--filename={COMPONENT / 'policy.yaml'}",
-]
+FILES = ("namespace", "template", "rights", "../demand-gangs/rights", "../demand-gangs/policy", "policy")
 PODS = demand_pods.PODS_PATH
 POD_SETS = 32  # of one ProvisioningRequest, by its CRD
 DEMAND = NodeDemand("{}", "NVIDIA-L4", 2, 1000, 2**30, ("uid",))
@@ -49,11 +44,10 @@ manifest, changed, refusal = DEMAND_PODS.manifest, DEMAND_PODS.changed, DEMAND_P
 def cluster(installed: Cluster) -> Iterator[Cluster]:
     """With the component, once its policy is in force."""
     DEMAND_PODS.install(installed, FILES)
-    installed.kubectl("apply", "--server-side", "--filename=-", input=json.dumps(CRD))
+    apply(installed.administrator, [CRD])
     installed.administrator.wait_until_established(CRD["metadata"]["name"])
     yield installed
-    installed.kubectl("delete", *FILES[-3:], "--ignore-not-found")
-    installed.kubectl("delete", "crd", CRD["metadata"]["name"])
+    withdraw(installed.administrator, [*DEMAND_PODS.documents(*FILES[-3:]), CRD])
 
 
 def test_the_webhook_may_create_its_demand_pods_and_no_other_pod(cluster: Cluster) -> None:
@@ -125,15 +119,15 @@ def test_the_right_is_for_this_namespace_alone(cluster: Cluster) -> None:
 
 
 def test_the_policy_forbids_what_a_wider_role_would_allow(cluster: Cluster) -> None:
-    here = f"--namespace={cluster.namespace}"
-    cluster.kubectl("create", "role", "too-much", "--verb=create", "--resource=pods", here)
-    cluster.kubectl("create", "rolebinding", "too-much", "--role=too-much", f"--user={WEBHOOK}", here)
+    allow(cluster, WEBHOOK, ["create"], ["pods"], "too-much")
     path = f"/api/v1/namespaces/{cluster.namespace}/pods"
     made = {**manifest(), "metadata": {**manifest()["metadata"], "namespace": cluster.namespace}}
     try:
         assert "may create pods only in the namespace gpushare-demand" in refusal(cluster, made, path)
     finally:
-        cluster.kubectl("delete", "rolebinding/too-much", "role/too-much", here)
+        group = f"/apis/rbac.authorization.k8s.io/v1/namespaces/{cluster.namespace}"
+        for kind in ("rolebindings", "roles"):
+            cluster.administrator.delete(f"{group}/{kind}/too-much")
 
 
 def test_quota_priority_and_settings_agree() -> None:

@@ -52,11 +52,11 @@ def cluster(installed: Cluster) -> Iterator[Cluster]:
     installed.create({"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}})
     spec = {"serviceAccountName": WEBHOOK, "containers": [{"name": "main", "image": "x"}]}
     replica = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": POD}, "spec": spec}
-    where = f"--namespace={contract.SYSTEM_NAMESPACE}"
-    installed.kubectl("create", where, "--filename=-", input=json.dumps(replica))
+    pods = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/pods"
+    installed.administrator.create(pods, replica)
     yield installed
-    installed.kubectl("delete", "pod", POD, where, "--force", "--grace-period=0")
-    installed.kubectl("delete", "node", NODE, "--wait=false")
+    for path in (f"{pods}/{POD}", f"/api/v1/nodes/{NODE}"):
+        installed.administrator.delete(path)
 
 
 def event(reporter: Reporter, namespace: str, **changes: Any) -> dict[str, Any]:

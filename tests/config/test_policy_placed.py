@@ -15,6 +15,7 @@ import pytest
 from gpushare import contract
 from lab import lab_errors
 from tests.config.conftest import USER, WAIT_SECONDS, Cluster, matching_no_pod
+from tests.config.installation import apply, withdraw
 from tests.config.test_policy_pods import MUTATED, pod
 
 pytestmark = pytest.mark.apiserver
@@ -78,12 +79,10 @@ def test_a_placed_pod_must_be_pinned_to_its_node(installed: Cluster) -> None:
 
 
 def configure(installed: Cluster, configuration: dict[str, Any] | None) -> None:
-    name = ("mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION)
     if configuration is None:
-        installed.kubectl("delete", *name)
+        withdraw(installed.administrator, [matching_no_pod()])
     else:
-        flags = ("--server-side", "--force-conflicts", "--filename=-")
-        installed.kubectl("apply", *flags, input=json.dumps(configuration))
+        apply(installed.administrator, [configuration])
 
 
 @pytest.fixture

@@ -7,6 +7,7 @@ import pytest
 from gpushare import contract
 from tests.config import manifests
 from tests.config.conftest import Cluster
+from tests.config.installation import apply, withdraw
 from tests.config.test_rbac import granted
 from tests.rights import EVERYWHERE, WITH_PREEMPTION, expected
 
@@ -17,10 +18,10 @@ RIGHTS = manifests.CONFIG / "components" / "preemption" / "rights.yaml"
 
 def test_the_component_adds_one_right(installed: Cluster) -> None:
     account = contract.WEBHOOK_SERVICE_ACCOUNT
-    installed.administrator.kubectl("apply", "--server-side", f"--filename={RIGHTS}")
+    apply(installed.administrator, manifests.documents(RIGHTS))
     try:
         anyone = granted(installed, "anyone-else", "default")
         rights = granted(installed, account, "default") - anyone
     finally:
-        installed.administrator.kubectl("delete", f"--filename={RIGHTS}")
+        withdraw(installed.administrator, manifests.documents(RIGHTS))
     assert rights == expected(EVERYWHERE[account], WITH_PREEMPTION[account])

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpushare import contract
 from lab import access
 from tests.config import manifests
-from tests.config.installation import APPLY, CRD, QUICKLY, ours
+from tests.config.installation import CRD, ours
+
+GPUNODE = manifests.REPOSITORY / "tests/config/gpunode.yaml"
 
 
 def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tuple[int, str]:
@@ -42,24 +46,33 @@ def on_terminal(own: access.Access, answer: str, cwd: Path, *flags: str) -> tupl
 
 
 @pytest.mark.apiserver
-def test_uninstalling_asks_for_confirmation_on_a_terminal(
-    own: access.Access, run: Callable[..., subprocess.CompletedProcess[str]], tmp_path: Path
-) -> None:
-    own.kubectl(*APPLY, f"--kustomize={manifests.CONFIG / 'default'}")
-    own.wait_until_established("gpunodes.gpushare.io")
-    own.kubectl("create", "-f", str(manifests.REPOSITORY / "tests/config/gpunode.yaml"))
-    code, said = on_terminal(own, "n\n", tmp_path, "--uninstall", "--delete-ledger")
-    assert code == 1
-    assert "the ledger, with the cordons of GPUs: the CRD gpunodes.gpushare.io and 1 GPUNodes\n" in said
-    assert said.endswith("error: nothing was changed\n")
-    assert len(ours(own)) > 10
-    code, said = on_terminal(own, "y\n", tmp_path, "--uninstall")
-    assert code == 0
+@pytest.mark.usefixtures("run")  # which removes everything afterwards
+def test_uninstalling_asks_for_confirmation_on_a_terminal(own: access.Access, tmp_path: Path) -> None:
+    components = [manifests.CONFIG / "components/defrag"]
+    with own.namespace("holders") as namespace:
+        pod = f"/api/v1/namespaces/{namespace}/pods/trainer"
+        labels = {"gpushare.io/share": "true"}
+        spec = {"containers": [{"name": "main", "image": "x"}]}
+        own.create(pod.rpartition("/")[0], {"metadata": {"name": "trainer", "labels": labels}, "spec": spec})
+        with manifests.together(manifests.CONFIG / "default", components=components) as folder:
+            own.kubectl("apply", "--server-side", f"--kustomize={folder}")
+        own.wait_until_established("gpunodes.gpushare.io")
+        own.create(contract.GPUNODE_PATH, yaml.safe_load(GPUNODE.read_text()))
+        named = f"Pods that have a share, or wait for one:\n  {namespace} +trainer "
+        code, said = on_terminal(own, "n\n", tmp_path, "--uninstall", "--delete-ledger")
+        assert code == 1
+        assert "the ledger, with the cordons of GPUs: the CRD gpunodes.gpushare.io and 1 GPUNodes\n" in said
+        assert re.search(named, said)
+        assert said.endswith("error: nothing was changed\n")
+        assert any(path.endswith("/cronjobs/gpushare-defrag") for path in ours(own))
+        assert len(ours(own)) > 10
+        code, said = on_terminal(own, "y\n", tmp_path, "--uninstall")
+        assert code == 0
+        assert re.search(rf"{named}[^\0]*\[y/N\][^\0]* deleted", said)
+        assert own.find(pod)
     assert ours(own) == []
-    run(*QUICKLY, "--component=defrag")
-    assert any(path.endswith("/cronjobs/gpushare-defrag") for path in ours(own))
+    assert own.find(CRD)
     code, said = on_terminal(own, "", tmp_path, "--uninstall", "--delete-ledger", "--yes")
     assert code == 0
     assert "[y/N]" not in said
-    assert ours(own) == []
     assert own.find(CRD) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
@@ -12,7 +11,11 @@ import time
 from pathlib import Path
 
 import pytest
+import yaml
 
+from gpushare import contract
+from tests.config import manifests
+from tests.config.installation import apply
 from tests.kubectl_gpushare import sample
 from tests.kubectl_gpushare.conftest import LABEL, PATIENCE, ROOT, SECONDS, Kubectl
 
@@ -67,8 +70,7 @@ def test_missing_right_is_named(kubectl: Kubectl, namespace: str) -> None:
 
 
 def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace: str) -> None:
-    kubectl("create", "clusterrolebinding", "plugin-test", "--clusterrole=gpushare-viewer", "--user=viewer")
-    try:
+    with kubectl.allowed("viewer", "gpushare-viewer"):
         ended = kubectl("gpushare", "top", "--as=viewer")
         assert ended.code == 0
         assert sum(line.startswith("warning: ") and "may not" in line for line in ended.err.splitlines()) == 1
@@ -83,8 +85,6 @@ def test_a_viewer_of_gpunodes_needs_no_right_on_pods(kubectl: Kubectl, namespace
         ended = kubectl("gpushare", "fit", "--request", "0.1", "--memory", "1Gi", "--as=viewer")
         assert (ended.code, ended.err) == (0, "")
         assert 'CPU and memory: user "viewer" may not list nodes' in ended.out
-    finally:
-        kubectl("delete", "clusterrolebinding", "plugin-test")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,8 @@ def test_top_says_when_no_agent_can_be_asked(kubectl: Kubectl, namespace: str) -
 
 
 def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, namespace: str) -> None:
-    before = kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out
+    path = f"{contract.GPUNODE_PATH}?labelSelector={LABEL}"
+    before = kubectl.access.read(path)["items"]
     ended = kubectl("gpushare", "why", "waiting", "-n", namespace)
     assert ended.code == 0
     assert "has the taint node.kubernetes.io/not-ready:NoSchedule" in ended.out
@@ -139,11 +140,14 @@ def test_why_and_fit_read_the_cluster_and_change_nothing(kubectl: Kubectl, names
     assert (ended.code, ended.err) == (2, "")
     assert "nodes that cannot take the pod" in ended.out
     assert kubectl("gpushare", "defrag", "-n", namespace).code in {0, 2}
-    assert kubectl("get", "gpunodes", "-l", LABEL, "-o", "json").out == before
+    assert kubectl.access.read(path)["items"] == before
 
 
 def test_fit_respects_resource_quotas(kubectl: Kubectl, namespace: str) -> None:
-    assert kubectl("create", "quota", "gpus", "-n", namespace, "--hard=requests.gpushare.io/gpu-percent=40").code == 0
+    spec = {"hard": {"requests.gpushare.io/gpu-percent": "40"}}
+    kubectl.access.create(
+        f"/api/v1/namespaces/{namespace}/resourcequotas", {"metadata": {"name": "gpus"}, "spec": spec}
+    )
     ended = kubectl("gpushare", "fit", "--request", "0.5", "-n", namespace)
     assert (ended.code, ended.err) == (2, "")
     refused = "the ResourceQuota gpus of its namespace leaves 40 of gpushare.io/gpu-percent, 50 are requested"
@@ -165,9 +169,9 @@ def test_a_gpu_is_cordoned_and_uncordoned(kubectl: Kubectl, namespace: str) -> N
 
 def test_cordons_of_a_killed_defrag_are_reported_and_removed(kubectl: Kubectl, namespace: str) -> None:
     left, ours = sample.uuid("gpu-1", 3), sample.uuid("gpu-1", 0)
-    kubectl("label", "gpunode", "gpu-1", f"defrag.gpushare.io/{left}=1f2e3d4c.20260301T120000Z")
-    cordoned = json.dumps({"spec": {"cordoned": [left, ours]}})
-    kubectl("patch", "gpunode", "gpu-1", "--type=merge", f"--patch={cordoned}")
+    path = f"{contract.GPUNODE_PATH}/gpu-1"
+    labels = {f"defrag.gpushare.io/{left}": "1f2e3d4c.20260301T120000Z"}
+    kubectl.access.patch(path, {"metadata": {"labels": labels}, "spec": {"cordoned": [left, ours]}})
     size = ("--request", "1", "--gpus", "2")
     try:
         assert "gpu-1/3 was left cordoned" in kubectl("gpushare", "defrag", *size).out
@@ -176,22 +180,19 @@ def test_cordons_of_a_killed_defrag_are_reported_and_removed(kubectl: Kubectl, n
             2,
             "uncordoned 1 GPU of gpu-1: a defrag --apply that did not come to its end had left them so",
         )
-        gpunode = json.loads(kubectl("get", "gpunode", "gpu-1", "-o", "json").out)
+        gpunode = kubectl.access.read(path)
         assert gpunode["spec"]["cordoned"] == [ours]
         assert gpunode["metadata"]["labels"] == dict([LABEL.split("=")])
     finally:
-        kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
+        kubectl.cordon("gpu-1")
 
 
 def test_viewer_cannot_cordon(kubectl: Kubectl, namespace: str) -> None:
-    kubectl("create", "clusterrolebinding", "plugin-test-look", "--clusterrole=gpushare-viewer", "--user=looker")
-    try:
+    with kubectl.allowed("looker", "gpushare-viewer"):
         ended = kubectl("gpushare", "cordon", "gpu", "gpu-1/3", "--as=looker")
         assert (ended.code, ended.out) == (1, "")
         assert ended.err.startswith('error: user "looker" may not patch gpunodes.gpushare.io')
         assert ended.err.endswith('ask an admin for a role that allows "patch" on "gpunodes"\n')
-    finally:
-        kubectl("delete", "clusterrolebinding", "plugin-test-look")
 
 
 def test_watch_in_a_pipe_prints_again_after_a_change(kubectl: Kubectl, namespace: str) -> None:
@@ -202,11 +203,10 @@ def test_watch_in_a_pipe_prints_again_after_a_change(kubectl: Kubectl, namespace
         try:
             assert process.stdout is not None
             assert "2.75/4" in _until(process.stdout.fileno(), b"\n")
-            cordon = json.dumps({"spec": {"cordoned": [sample.uuid("gpu-1", 3)]}})
-            kubectl("patch", "gpunode", "gpu-1", "--type=merge", f"--patch={cordon}")
+            kubectl.cordon("gpu-1", sample.uuid("gpu-1", 3))
             assert "Cordoned:1" in _until(process.stdout.fileno(), b"Cordoned:1")
         finally:
-            kubectl("patch", "gpunode", "gpu-1", "--type=merge", '--patch={"spec":{"cordoned":[]}}')
+            kubectl.cordon("gpu-1")
             process.terminate()  # shells ignore SIGINT in background jobs, and so in tests
             try:
                 assert process.wait(SECONDS) == 130
@@ -246,8 +246,7 @@ def _until(descriptor: int, wanted: bytes) -> str:
 
 
 def test_viewer_gets_notes_about_unknown_facts(kubectl: Kubectl, namespace: str) -> None:
-    kubectl("create", "clusterrolebinding", "plugin-test-audit", "--clusterrole=gpushare-viewer", "--user=auditor")
-    try:
+    with kubectl.allowed("auditor", "gpushare-viewer"):
         ended = kubectl("gpushare", "audit", "gpu-1", "--as=auditor")
         assert (ended.code, ended.out) == (1, "not certain of 1 node\n")
         assert 'audits: user "auditor" may not list pods in the namespace "gpushare-system"' in ended.err
@@ -257,31 +256,28 @@ def test_viewer_gets_notes_about_unknown_facts(kubectl: Kubectl, namespace: str)
         ended = kubectl("gpushare", "config", "show", "gpu-1", "--as=auditor")
         assert (ended.code, ended.err) == (0, "")
         assert 'configurations: user "auditor" may not get configmaps' in ended.out
-    finally:
-        kubectl("delete", "clusterrolebinding", "plugin-test-audit")
 
 
 def test_config_show_shows_active_and_requested_configuration(kubectl: Kubectl, namespace: str) -> None:
-    kubectl("create", "namespace", "gpushare-system")
+    apply(kubectl.access, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpushare-system"}}])
+    node = "/api/v1/nodes/gpu-1"
     try:
         assert "there is no ConfigMap" in kubectl("gpushare", "config", "show", "gpu-1").out
-        created = kubectl("create", "-f", str(ROOT / "config" / "samples" / "config" / "configmap.yaml"))
-        assert created.code == 0
-        kubectl("label", "node", "gpu-1", "gpushare.io/config=mps")
+        apply(kubectl.access, manifests.documents(ROOT / "config" / "samples" / "config" / "configmap.yaml"))
+        kubectl.access.patch(node, {"metadata": {"labels": {"gpushare.io/config": "mps"}}})
         ended = kubectl("gpushare", "config", "show", "gpu-1")
         assert (ended.code, ended.err) == (0, "")
         assert "In Force:   default\nAsked For:  mps\nBecause:    the node's label gpushare.io/config\n" in ended.out
         assert "renameByDefault: true" in kubectl("gpushare", "config", "show", "time-slicing", "-o", "yaml").out
     finally:
-        kubectl("label", "node", "gpu-1", "gpushare.io/config-")
-        kubectl("delete", "configmap", "-n", "gpushare-system", "gpushare-config")
+        kubectl.access.patch(node, {"metadata": {"labels": {"gpushare.io/config": None}}})
+        kubectl.access.delete("/api/v1/namespaces/gpushare-system/configmaps/gpushare-config")
 
 
-def test_migrate_reads_what_runs_in_a_namespace(kubectl: Kubectl, namespace: str, tmp_path: Path) -> None:
-    before = tmp_path / "deployment.yaml"
+def test_migrate_reads_what_runs_in_a_namespace(kubectl: Kubectl, namespace: str) -> None:
     first, *_ = (ROOT / "tests" / "kubectl_gpushare" / "migrate" / "before.yaml").read_text().split("---\n")
-    before.write_text(first)
-    assert kubectl("create", "-n", namespace, "-f", str(before)).code == 0
+    deployment = yaml.safe_load(first)
+    kubectl.access.create(f"/apis/apps/v1/namespaces/{namespace}/deployments", deployment)
     ended = kubectl("gpushare", "migrate", "-n", namespace)
     assert (ended.code, ended.err) == (0, "")
     changes = [line for line in ended.out.splitlines() if line[:1] in {"+", "-"}]

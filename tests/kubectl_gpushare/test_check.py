@@ -16,6 +16,7 @@ from kubectl_gpushare.output import layout
 from kubectl_gpushare.output.terminal import Terminal
 from lab.access import Access
 from tests.config import manifests
+from tests.config.installation import apply, withdraw
 from tests.gpushare.preflight import sound
 from tests.kubectl_gpushare.conftest import ROOT, Kubectl, Plugin
 from tests.kubectl_gpushare.test_views import PIPE, SMALL, compare
@@ -204,14 +205,12 @@ def broken_cluster(api_server: Access) -> Iterator[Access]:
     sandbox = {"apiVersion": "node.k8s.io/v1", "kind": "RuntimeClass", "metadata": {"name": "gvisor"}, "handler": "runsc"}  # fmt: skip
     made = (group, machine, plugin, sandbox)
     try:
-        for manifest in made:
-            api_server.kubectl("create", "-f", "-", input=json.dumps(manifest))
+        apply(api_server, made)
         api_server.wait_until_established("clusterpolicies.nvidia.com")
-        api_server.kubectl("create", "-f", "-", input=json.dumps(policy))
+        apply(api_server, [policy])
         yield api_server
     finally:
-        for manifest in made:
-            api_server.kubectl("delete", "--ignore-not-found", "-f", "-", input=json.dumps(manifest))
+        withdraw(api_server, made)
 
 
 @pytest.mark.apiserver

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pty
 import select
@@ -14,22 +13,23 @@ from pathlib import Path
 import pytest
 
 from gpushare.config import config_choice
-from lab.access import Access
+from tests.config.installation import apply
 from tests.kubectl_gpushare.conftest import SECONDS, Kubectl
 
 pytestmark = pytest.mark.apiserver
 
 EXCLUSIVE = "version: v1\n"
-SCOPE = ("--namespace", "gpushare-system")
+CONFIGURATIONS = "/api/v1/namespaces/gpushare-system/configmaps/gpushare-config"
+NODE = "/api/v1/nodes/gpu-1"
 
 
 @pytest.fixture
 def cluster(kubectl: Kubectl, namespace: str) -> Iterator[Kubectl]:
     """Create the sample's nodes, with no ConfigMap before and after."""
-    kubectl("create", "namespace", "gpushare-system")
+    apply(kubectl.access, [{"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "gpushare-system"}}])
     yield kubectl
-    kubectl("label", "node", "gpu-1", "gpushare.io/config-")
-    kubectl("delete", "configmap", *SCOPE, "gpushare-config", "--ignore-not-found")
+    kubectl.access.patch(NODE, {"metadata": {"labels": {"gpushare.io/config": None}}})
+    kubectl.access.delete(CONFIGURATIONS)
 
 
 @pytest.fixture
@@ -40,8 +40,13 @@ def file(tmp_path: Path) -> Path:
 
 
 def stored(kubectl: Kubectl) -> dict[str, str] | None:
-    found = kubectl("get", "configmap", *SCOPE, "gpushare-config", "-o", "json")
-    return dict(json.loads(found.out)["data"]) if found.code == 0 else None
+    found = kubectl.access.find(CONFIGURATIONS)
+    return dict(found["data"]) if found else None
+
+
+def label_of(kubectl: Kubectl) -> str | None:
+    label: str | None = kubectl.access.read(NODE)["metadata"]["labels"].get("gpushare.io/config")
+    return label
 
 
 def change(kubectl: Kubectl, *arguments: str | Path) -> tuple[int, str, str]:
@@ -66,15 +71,15 @@ def test_set_shows_changes_and_writes_only_after_consent(cluster: Kubectl, file:
     assert code == 0
     assert "entry default created; each GPU changes as soon as no pod uses it: kubectl gpushare config show\n" in out
     assert stored(cluster) == {"default": EXCLUSIVE}
-    managers = cluster("get", "configmap", *SCOPE, "gpushare-config", "-o", "json", "--show-managed-fields").out
-    assert [entry["manager"] for entry in json.loads(managers)["metadata"]["managedFields"]] == ["kubectl-gpushare"]
+    managers = cluster.access.read(CONFIGURATIONS)["metadata"]["managedFields"]
+    assert [entry["manager"] for entry in managers] == ["kubectl-gpushare"]
     assert change(cluster, "set", "default", "-f", file)[1].endswith("unchanged: default is that already\n")
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["no ConfigMap", "one without entries"])
 def test_first_entry_also_writes_the_built_in_default(cluster: Kubectl, file: Path, there: bool) -> None:
     if there:
-        cluster("create", "configmap", *SCOPE, "gpushare-config")
+        cluster.access.create(CONFIGURATIONS.rpartition("/")[0], {"metadata": {"name": "gpushare-config"}})
     code, out, _ = change(cluster, "set", "whole", "-f", file, "--yes")
     assert code == 0
     assert "no node follows whole, so no GPU changes\n" in out
@@ -94,14 +99,14 @@ def test_label_shows_the_change_before_writing(cluster: Kubectl, file: Path) -> 
     code, out, err = change(cluster, "label", "gpu-1", "whole", "--yes")
     assert (code, err) == (0, "")
     assert out.endswith("no pod uses it: kubectl gpushare config show gpu-1\n")
-    assert "config=whole" in cluster("get", "node", "gpu-1", "--show-labels").out
+    assert label_of(cluster) == "whole"
     assert change(cluster, "label", "gpu-1", "whole")[1] == (
         "node/gpu-1 unchanged: it has the label gpushare.io/config=whole\n"
     )
     code, out, _ = change(cluster, "label", "gpu-1", "--remove", "--yes")
     assert code == 0
     assert "gpu-1 would follow default:\n" in out
-    assert "gpushare.io/config" not in cluster("get", "node", "gpu-1", "--show-labels").out
+    assert label_of(cluster) is None
     assert change(cluster, "label", "gpu-1", "exclusive", "--dry-run")[0] == 0  # which is built in
 
 
@@ -140,10 +145,10 @@ def test_user_without_rights_gets_one_sentence(cluster: Kubectl, file: Path) -> 
     assert err.startswith('error: user "jane" may not get nodes')
 
 
-def test_concurrent_change_is_a_conflict(cluster: Kubectl, file: Path, api_server: Access) -> None:
+def test_concurrent_change_is_a_conflict(cluster: Kubectl, file: Path) -> None:
     change(cluster, "set", "default", "-f", file, "--yes")
-    answer = _asked(cluster, "set", "mine", "-f", str(file), before_answer=lambda: cluster(
-        "patch", "configmap", *SCOPE, "gpushare-config", '--patch={"data": {"other": "version: v1"}}'
+    answer = _asked(cluster, "set", "mine", "-f", str(file), before_answer=lambda: cluster.access.patch(
+        CONFIGURATIONS, {"data": {"other": "version: v1"}}
     ))  # fmt: skip
     assert "Write the entry mine of the ConfigMap gpushare-system/gpushare-config? [y/N]" in answer
     assert "it was changed at the same time" in answer
@@ -186,8 +191,8 @@ def test_unknown_mig_profile_can_be_written(cluster: Kubectl, tmp_path: Path) ->
 
 def test_set_warns_about_an_entry_declared_by_helm(cluster: Kubectl, file: Path) -> None:
     change(cluster, "set", "default", "-f", file, "--yes")
-    declared = 'gpushare.io/written-by-helm={"mine":"0"}'
-    cluster("annotate", "configmap", *SCOPE, "gpushare-config", declared)
+    declared = {"gpushare.io/written-by-helm": '{"mine":"0"}'}
+    cluster.access.patch(CONFIGURATIONS, {"metadata": {"annotations": declared}})
     code, _, err = change(cluster, "set", "mine", "-f", file, "--dry-run")
     assert code == 0
     assert "Helm declares mine: helm upgrade fails until config.data.mine is the same text" in err

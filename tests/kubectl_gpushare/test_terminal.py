@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import tempfile
 from collections.abc import Iterator
@@ -31,11 +30,6 @@ def window(kubectl: Kubectl, namespace: str) -> Iterator[tmux.Window]:
             yield terminal
 
 
-def cordon(kubectl: Kubectl, node: str, *uuids: str) -> None:
-    ended = kubectl("patch", "gpunode", node, "--type=merge", f"--patch={json.dumps({'spec': {'cordoned': uuids}})}")
-    assert ended.code == 0, ended.err
-
-
 def widest(shown: list[str]) -> int:
     return max(map(len, shown))
 
@@ -49,10 +43,10 @@ def test_live_list_rewrites_changes_and_restores_the_terminal(window: tmux.Windo
     before = window.screen()
     window.record()
     try:
-        cordon(kubectl, "gpu-1", sample.uuid("gpu-1", 3))
+        kubectl.cordon("gpu-1", sample.uuid("gpu-1", 3))
         after = window.until(lambda shown: any(re.match(r"gpu-1/3 .*Cordoned", line) for line in shown))
     finally:
-        cordon(kubectl, "gpu-1")
+        kubectl.cordon("gpu-1")
     window.until(lambda shown: any(re.match(r"gpu-1/3 .*Ready", line) for line in shown))
     assert window.screen() == before
     written = window.written()

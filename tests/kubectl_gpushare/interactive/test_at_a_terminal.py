@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from gpushare import contract
 from kubectl_gpushare import cli
 from kubectl_gpushare.commands import top
 from tests import builders
@@ -61,7 +62,7 @@ def test_a_person_cordons_a_gpu_and_asks_why_a_pod_waits(kubectl: Kubectl, names
         window.shows("Enter: cordon, as shown")
         window.press("Enter")
         window.until(row(r"GPU 3 .*Cordoned"))  # the watch brings it
-        assert "ticket 4711" in kubectl("get", "gpunode", "gpu-1", "-o", "yaml").out
+        assert "ticket 4711" in str(kubectl.access.read(f"{contract.GPUNODE_PATH}/gpu-1"))
         window.press("c")
         window.shows("Enter: uncordon, as shown")
         window.press("Enter")
