@@ -286,7 +286,7 @@ async def test_changed_content_applies_and_each_gpu_has_its_own_mode(
             return (await node.condition("ConfigValid"))[1].count("surprise") == 1
 
         await node.until(is_warned)
-        assert agent.process.returncode is None
+        assert agent.process.poll() is None
     restored = config_map(CONFIGS)
     await asyncio.to_thread(
         configured.kubectl, "apply", "--server-side", "--force-conflicts", "--filename=-", input=restored
