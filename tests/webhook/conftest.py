@@ -21,6 +21,8 @@ MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
+# What has no finalizers is deleted at once, while kubectl's wait for it takes four seconds.
+AT_ONCE = ("--ignore-not-found", "--wait=false")
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/leases"
 
 
@@ -45,7 +47,9 @@ class Cluster:
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.administrator.kubectl(*arguments, **more)
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> replica.Replica:
+    def start(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, program: Sequence[str] = replica.PROGRAM
+    ) -> replica.Replica:
         """Start another replica, ready and behind the balancer; `environment`: of another release."""
         name = f"replica-{len(self.replicas)}"
         flags = (
@@ -53,7 +57,10 @@ class Cluster:
             f"--instance={name}",
         )
         started = replica.Replica(
-            self.directory / name, *flags, *arguments, account=self.account, environment=environment
+            *(self.directory / name, *flags, *arguments),
+            account=self.account,
+            environment=environment,
+            program=program,
         )
         self.replicas.append(started)
         started.wait_ready()
@@ -211,7 +218,7 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
     """Apply the manifests of this release, or of another one."""
     # The replicas of a test register a URL, and the API server allows no Service next to it.
     if administrator.find(CONFIGURATION) is not None:
-        administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
+        administrator.kubectl("delete", *AT_ONCE, "-k", str(base / "admission"))
     with manifest_files.together(*(base / part for part in MANIFESTS)) as directory:
         administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", directory)
     administrator.wait_until_established("gpunodes.gpushare.io")
@@ -223,7 +230,7 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
     yield administrator
     # These would reject the pods of other tests.
     with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
-        administrator.kubectl("delete", "--ignore-not-found", "-k", directory)
+        administrator.kubectl("delete", *AT_ONCE, "-k", directory)
     with administrator.namespace() as namespace:
         until(lambda: _is_free_of_policies(administrator, namespace))
 

@@ -10,7 +10,7 @@ import signal
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from gpushare.cluster import api_connection
 from tests import forked, programs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = ("-m", "webhook")
 START_SECONDS = 60.0
 
 
@@ -40,12 +41,13 @@ class Replica:
         *arguments: str,
         account: ServiceAccount | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "log"
         self._before: dict[str, float] = {}
         flags = ["--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
-        words = ["-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}", *arguments]
+        words = [*program, *flags, f"--certificate-directory={directory / 'certificates'}", *arguments]
         variables = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
         variables |= programs.NO_CERTIFICATES
         mounted = None
