@@ -228,8 +228,12 @@ def installed(administrator: access.Access) -> Iterator[access.Access]:
     """Yield the API server with the manifests of this release."""
     apply(administrator)
     yield administrator
-    # These would reject the pods of other tests.
-    with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
+    remove(administrator, "admission", "certificates", "policy")
+
+
+def remove(administrator: access.Access, *parts: str) -> None:
+    """Remove manifests that would reject the pods of other tests."""
+    with manifest_files.together(*(BASE / part for part in parts)) as directory:
         administrator.kubectl("delete", *AT_ONCE, "-k", directory)
     with administrator.namespace() as namespace:
         until(lambda: _is_free_of_policies(administrator, namespace))
