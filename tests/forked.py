@@ -75,7 +75,7 @@ class Server:
         self._socket, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), *MODULES[package]],
+                [sys.executable, "-m", "tests.fork_server", str(theirs.fileno()), *MODULES.get(package, (package,))],
                 cwd=programs.PATH,
                 env={name: value for name, value in os.environ.items() if name != "KUBECONFIG"} | ITS_OWN,
                 pass_fds=[theirs.fileno()],

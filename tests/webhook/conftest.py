@@ -113,6 +113,9 @@ class Cluster:
         """Patch a GPUNode, as another client would."""
         self.administrator.patch(f"{contract.GPUNODE_PATH}/{gpunode}/{subresource}".rstrip("/"), patch)
 
+    def delete_gpunode(self, name: str = "node-a") -> None:
+        self.administrator.delete(f"{contract.GPUNODE_PATH}/{name}")
+
     def remake(self, node: GpuNode) -> None:
         """Create a GPUNode as the agent does, by two writes: the object without a spec, then its status with the
         GPUs.
@@ -125,6 +128,13 @@ class Cluster:
         """Create a pod; return it as stored."""
         manifest = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
         return self.administrator.create(f"{self.path}/pods", manifest, dry_run=dry_run)
+
+    def add_quota(self, name: str, hard: Mapping[str, str]) -> None:
+        """Create a ResourceQuota, and write the used amounts, because there is no quota controller."""
+        path = f"{self.path}/resourcequotas"
+        self.administrator.create(path, {"metadata": {"name": name}, "spec": {"hard": hard}})
+        used = {"hard": hard, "used": dict.fromkeys(hard, "0")}
+        self.administrator.patch(f"{path}/{name}/status", {"status": used})
 
     def events(self, namespace: str | None = None) -> list[dict[str, Any]]:
         """Return the Events of its namespace, or of another one; Events about nodes are in `default`."""
