@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
+WITH_MANIFESTS = {"manifests", "scheduled_manifests", "with_component"}  # fixtures
 # What has no finalizers is deleted at once, while kubectl's wait for it takes four seconds.
 AT_ONCE = ("--ignore-not-found", "--wait=false")
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/leases"
@@ -234,11 +235,29 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
     administrator.wait_until_established("gpunodes.gpushare.io")
 
 
+_installed: list[access.Access] = []
+_stay = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Let manifests stay if the next test needs them, too: to remove and apply them takes a second of a core."""
+    global _stay
+    _stay = nextitem is not None and not WITH_MANIFESTS.isdisjoint(getattr(nextitem, "fixturenames", ()))
+    try:
+        return (yield)
+    finally:
+        _stay = False
+
+
 def installed(administrator: access.Access) -> Iterator[access.Access]:
     """Yield the API server with the manifests of this release."""
-    apply(administrator)
+    if administrator not in _installed:
+        apply(administrator)
+        _installed.append(administrator)
     yield administrator
-    remove(administrator, "admission", "certificates", "policy")
+    while _installed and not _stay:
+        remove(_installed.pop(), "admission", "certificates", "policy")
 
 
 def remove(administrator: access.Access, *parts: str) -> None:

@@ -14,7 +14,7 @@ from gpushare import contract, ledger
 from lab import access, daemon_process, lab_layout
 from lab import cluster as labs
 from tests import builders
-from tests.webhook.conftest import Cluster, installed, prepared
+from tests.webhook.conftest import Cluster, apply, prepared
 from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
@@ -35,8 +35,8 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def cluster(directory: Path, tmp_path: Path) -> Iterator[Cluster]:
     administrator: access.Access = labs.up(directory, node_count=0, owner=os.getpid())
-    for api_server in installed(administrator):
-        yield from prepared(api_server, tmp_path)
+    apply(administrator)
+    yield from prepared(administrator, tmp_path)
 
 
 class Store:

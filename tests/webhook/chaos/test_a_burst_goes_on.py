@@ -42,7 +42,10 @@ async def test_each_replica_is_killed_once_while_pods_keep_coming(two_nodes: Clu
             wave = asyncio.create_task(crowd.insist(two_nodes, manifests[:16], at_once=8))
             while not wave.done() and sum(victim.reviews().values()) < answered + 3:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
-            victim.kill()
+            if victim is placer:
+                two_nodes.kill(victim)
+            else:
+                victim.kill()
             await asyncio.gather(wave, crowd.insist(two_nodes, manifests[16:], at_once=8))
             await asyncio.to_thread(two_nodes.start, QUICK)
         placed = crowd.placed(two_nodes)
