@@ -58,7 +58,9 @@ class Cluster:
             f"--instance={name}",
         )
         started = replica.Replica(
-            *(self.directory / name, *flags, *arguments),
+            self.directory / name,
+            *flags,
+            *arguments,
             account=self.account,
             environment=environment,
             program=program,
