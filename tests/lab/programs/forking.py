@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from pathlib import Path
 
 from tests import forked, programs
 
@@ -12,7 +13,7 @@ PACKAGE = "json"  # quickly imported
 
 
 def reports_itself() -> None:
-    sys.stderr.write(f"{sys.argv} {dict(os.environ)} {os.getcwd()}")
+    sys.stderr.write(f"{sys.argv} {dict(os.environ)} {Path.cwd()}")
     sys.exit(3)
 
 
