@@ -78,11 +78,16 @@ def become(request: dict[str, Any], errors: int) -> None:
 
 def mount(at: str, directory: str) -> None:
     """Mount a directory in a new /var/run, which only this process sees."""
-    done = LIBC.unshare(CLONE_NEWNS) or LIBC.mount(None, b"/", None, MS_PRIVATE_AND_BELOW, None)
-    done = done or LIBC.mount(b"none", b"/var/run", b"tmpfs", 0, None)
+    expect_success(LIBC.unshare(CLONE_NEWNS))
+    expect_success(LIBC.mount(None, b"/", None, MS_PRIVATE_AND_BELOW, None))
+    expect_success(LIBC.mount(b"none", b"/var/run", b"tmpfs", 0, None))
     Path(at).mkdir(parents=True)
-    if done or LIBC.mount(directory.encode(), at.encode(), None, MS_BIND, None):
-        raise OSError(ctypes.get_errno(), "mount")
+    expect_success(LIBC.mount(directory.encode(), at.encode(), None, MS_BIND, None))
+
+
+def expect_success(result: int) -> None:
+    if result:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
 
 
 if __name__ == "__main__":

@@ -31,8 +31,6 @@ MODULES = {
     ),
     "deviceplugin": ("deviceplugin.agent", "deviceplugin.agent_settings", "kubernetes_asyncio.config"),
 }
-
-
 MOUNTED = 'mount -t tmpfs none /var/run; mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; exec "$@"'
 
 
@@ -120,7 +118,8 @@ def start(
 
     mounted: a path in /var/run, which is empty otherwise, and the directory that only this process sees there.
 
-    A process is executed if its interpreter needs options, or variables that have an effect only at its start.
+    A process is executed if its interpreter needs options, or variables that have an effect only at its start. The
+    tests of other releases, of wrong clocks and of images do that for all programs.
     """
     at_start = [item for item in environment.items() if item[0].startswith(AT_START)]
     if (

@@ -243,9 +243,10 @@ _stay = False
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
-    """Let manifests stay if the next test needs them, too: to remove and apply them takes a second of a core."""
+    """Let manifests stay if the next test needs them, too. To remove and apply them takes a second of a core."""
     global _stay
-    _stay = nextitem is not None and not WITH_MANIFESTS.isdisjoint(getattr(nextitem, "fixturenames", ()))
+    if isinstance(nextitem, pytest.Function) and nextitem.path.is_relative_to(Path(__file__).parent):
+        _stay = not WITH_MANIFESTS.isdisjoint(nextitem.fixturenames)
     try:
         return (yield)
     finally:
