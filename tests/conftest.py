@@ -25,7 +25,7 @@ import pytest
 
 from config.images import contents
 from lab import access, api_audit, cluster, gpushare, lab_layout
-from tests import rights, work_units
+from tests import forked, rights, work_units
 from tests.retryable import pytest_addoption, pytest_configure  # noqa: F401
 from tests.work_units import pytest_collection_modifyitems, pytest_runtest_protocol  # noqa: F401
 
@@ -81,6 +81,13 @@ def numpy_of_the_images(request: pytest.FixtureRequest) -> Iterator[None]:
             for name in _LEFT_OUT_OF_NUMPY:
                 patched.delattr(numpy, name, raising=False)
                 patched.setitem(sys.modules, f"numpy.{name}", None)
+        yield
+
+
+@pytest.fixture(autouse=True, scope="session")
+def fork_servers() -> Iterator[None]:
+    """Fork the project's programs where a test can do with that."""
+    with forked.allowed():
         yield
 
 

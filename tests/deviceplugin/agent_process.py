@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import signal
+import subprocess
 import sys
 from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
@@ -17,21 +19,22 @@ from deviceplugin.modes import mode_checkpoint
 from gpushare.config import config_choice
 from gpushare.gpunode import Mode
 from gpushare.modes.assignment import Assignment
+from tests import forked
 from tests.deviceplugin import simulated, waiting
 
 
 class Agent:
     """A running agent; `lines` is its log so far."""
 
-    def __init__(self, process: asyncio.subprocess.Process) -> None:
+    def __init__(self, process: forked.Process | subprocess.Popen[bytes], log: asyncio.StreamReader) -> None:
         self.process = process
+        self._log = log
         self.lines: list[dict[str, Any]] = []
         self.other: list[str] = []
         self._reading = asyncio.create_task(self._read())
 
     async def _read(self) -> None:
-        assert self.process.stderr is not None
-        async for line in self.process.stderr:
+        async for line in self._log:
             try:
                 self.lines.append(json.loads(line))
             except ValueError:
@@ -51,7 +54,7 @@ class Agent:
         """Wait for the end; return the exit code."""
         async with asyncio.timeout(30):
             await self._reading
-            return await self.process.wait()
+            return await asyncio.to_thread(self.process.wait, 30)
 
     async def stop(self) -> int:
         """Send SIGTERM and return the exit code."""
@@ -76,6 +79,11 @@ PROMPT = (
     "import sys; from deviceplugin import __main__; from deviceplugin.state import advertisement; "
     "advertisement.DECREASE_SECONDS = 0.1; sys.exit(__main__.main())",
 )
+# When it stops, it does not wait 15 seconds for pods that have a share and no devices.
+HURRIED = (
+    "-c",
+    "import sys; from deviceplugin import __main__, agent; agent.MAX_DRAIN_SECONDS = 0.1; sys.exit(__main__.main())",
+)
 
 
 @contextlib.asynccontextmanager
@@ -94,24 +102,30 @@ async def running(
     (directory / "kubelet").mkdir(exist_ok=True)
     made = directory / "libgpushare.so"
     made.write_bytes(b"\x7fELF")
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, *program, f"--node-name={node_name}"),
+    words = (
+        *(*program, f"--node-name={node_name}"),
         *([] if kubeconfig is None else [f"--kubeconfig={kubeconfig}"]),
         *(f"--kubelet-directory={directory / 'kubelet'}", f"--root={directory / 'root'}"),
         *(f"--run-directory={directory / 'run'}", f"--library={library or made}"),
         f"--pod-resources-socket={directory / 'kubelet-holds.sock'}",
         f"--cdi-directory={directory / 'cdi'}",
         *("--probe-host=127.0.0.1", "--probe-port=0", *more),
-        env={**simulated.environment(gpus), **(environment or {})},
-        stderr=asyncio.subprocess.PIPE,
     )
-    agent = Agent(process)
+    variables = {**simulated.environment(gpus), **(environment or {})}
+    reading, writing = os.pipe()
+    log = asyncio.StreamReader()
+    pipe = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(log), os.fdopen(reading, "rb")
+    )
+    process = forked.start("deviceplugin", words, environment=variables, errors=writing)
+    os.close(writing)
+    agent = Agent(process, log)
     try:
         yield agent
     finally:
-        if process.returncode is None:
-            process.kill()
+        process.kill()
         await agent.ended()
+        pipe[0].close()
         # pytest shows this if the test fails.
         sys.stderr.writelines([*(f"{line}\n" for line in agent.lines), *agent.other])
 

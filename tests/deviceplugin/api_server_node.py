@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,8 @@ from gpushare import codec, contract
 from gpushare.gpunode import GpuNode
 from lab import access, lab_errors
 from lab import kubeconfig as files
+from tests.config import manifests
+from tests.webhook import conftest
 
 BASE = Path(__file__).parents[2] / "config" / "base"
 
@@ -26,8 +27,15 @@ class Cluster:
         self.administrator = administrator
         self.node = node
 
-    async def kubectl(self, *arguments: str, **options: Any) -> str:
-        return await asyncio.to_thread(self.administrator.kubectl, *arguments, **options)
+    async def patch(self, path: str, patch: Mapping[str, object] | Sequence[object]) -> None:
+        await asyncio.to_thread(self.administrator.patch, path, patch)
+
+    async def delete(self, path: str) -> None:
+        await asyncio.to_thread(self.administrator.delete, path)
+
+    @property
+    def gpunode_path(self) -> str:
+        return f"{contract.GPUNODE_PATH}/{self.node}"
 
     async def gpunode(self) -> dict[str, Any]:
         return await asyncio.to_thread(self.administrator.read, f"{contract.GPUNODE_PATH}/{self.node}")
@@ -38,8 +46,10 @@ class Cluster:
         """
         for _ in range(20):
             changed = change(codec.read(await self.gpunode()))
+            version = {"op": "replace", "path": "/metadata/resourceVersion", "value": changed.version}
+            spec = {"op": "add", "path": "/spec", "value": codec.to_spec(changed)}
             try:
-                await self.kubectl("replace", "--filename=-", input=json.dumps(codec.to_document(changed)))
+                await self.patch(self.gpunode_path, [version, spec])
             except lab_errors.LabError as error:
                 if "the object has been modified" not in str(error):
                     raise
@@ -78,9 +88,12 @@ class Cluster:
 
     def agents_kubeconfig(self, path: Path) -> Path:
         """Write a kubeconfig with a token that is bound to the node, as the agent's pod has."""
-        bound = ("--bound-object-kind=Node", f"--bound-object-name={self.node}")
-        command = ("create", "token", contract.AGENT_SERVICE_ACCOUNT, f"--namespace={contract.SYSTEM_NAMESPACE}")
-        token = self.administrator.kubectl(*command, *bound).strip()
+        uid = self.administrator.read(f"/api/v1/nodes/{self.node}")["metadata"]["uid"]
+        bound = {"kind": "Node", "apiVersion": "v1", "name": self.node, "uid": uid}
+        accounts = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/serviceaccounts"
+        request = {"spec": {"boundObjectRef": bound}}
+        answer = self.administrator.create(f"{accounts}/{contract.AGENT_SERVICE_ACCOUNT}/token", request)
+        token = answer["status"]["token"]
         server, ca_file = self.administrator.server, self.administrator.ca_file
         files.write(path, files.with_token(server, ca_file, token, contract.SYSTEM_NAMESPACE))
         return path
@@ -88,12 +101,11 @@ class Cluster:
 
 @pytest.fixture(scope="module")
 def installed(api_server: access.Access) -> Iterator[access.Access]:
-    for part in ("crd", "namespace", "rbac", "policy"):
-        api_server.kubectl("apply", "--server-side", "--force-conflicts", f"--kustomize={BASE / part}")
-        if part == "crd":
-            api_server.wait_until_established("gpunodes.gpushare.io")
+    with manifests.together(*(BASE / part for part in ("crd", "namespace", "rbac", "policy"))) as directory:
+        api_server.kubectl("apply", "--server-side", "--force-conflicts", "-k", directory)
+    api_server.wait_until_established("gpunodes.gpushare.io")
     yield api_server
-    api_server.kubectl("delete", "--ignore-not-found", f"--kustomize={BASE / 'policy'}")
+    conftest.remove(api_server, "policy")
 
 
 @pytest.fixture

@@ -46,7 +46,7 @@ async def test_the_agent_creates_the_gpunode_with_its_gpus(
         "LimitsInForce": ("True", "Audited"),
     }
     (owner,) = document["metadata"]["ownerReferences"]
-    uid = await cluster.kubectl("get", "node", cluster.node, "--output=jsonpath={.metadata.uid}")
+    uid = cluster.administrator.read(f"/api/v1/nodes/{cluster.node}")["metadata"]["uid"]
     assert (owner["kind"], owner["name"], owner["uid"]) == ("Node", cluster.node, uid)
     assert not document.get("spec")
 
@@ -98,9 +98,9 @@ async def test_in_a_pod_the_agent_reports_how_containers_get_devices(
     }
     spec = {"nodeName": cluster.node, "runtimeClassName": cluster.node, "containers": [{"name": "main", "image": "x"}]}
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": cluster.node, "namespace": "default"}, "spec": spec}
-    for document in (handler, pod):
-        await cluster.kubectl("create", "--validate=false", "--filename=-", input=json.dumps(document))
-    uid = await cluster.kubectl("get", "pod", cluster.node, "--namespace=default", "--output=jsonpath={.metadata.uid}")
+    handlers, pods = "/apis/node.k8s.io/v1/runtimeclasses", "/api/v1/namespaces/default/pods"
+    cluster.administrator.create(handlers, handler)
+    uid = cluster.administrator.create(pods, pod)["metadata"]["uid"]
     # The pod's container asked for a driver, and uses a file that was mounted.
     library = short_path / "libnvidia-ml.so.1"
     library.touch()
@@ -140,8 +140,8 @@ async def test_in_a_pod_the_agent_reports_how_containers_get_devices(
             assert (status, reason) == ("False", "NothingInjects")
             assert f"cdi-cri: --cdi-directory {short_path / 'cdi'} is not mounted from the host" in message
     finally:
-        await cluster.kubectl("delete", "pod", cluster.node, "--namespace=default", "--grace-period=0", "--force")
-        await cluster.kubectl("delete", "runtimeclass", cluster.node)
+        await cluster.delete(f"{pods}/{cluster.node}")
+        await cluster.delete(f"{handlers}/{cluster.node}")
 
 
 async def test_denial_that_the_kernel_cannot_enforce_is_reported(
@@ -189,8 +189,7 @@ async def test_the_last_agents_findings_stay_until_the_pods_are_known(
     status = (await cluster.gpunode())["status"]
     (limits,) = (entry for entry in status["conditions"] if entry["type"] == contract.CONDITION_LIMITS_IN_FORCE)
     limits |= {"status": "False", "reason": "ProcessUnlimited"}
-    patch = json.dumps({"status": {"conditions": status["conditions"]}})
-    await cluster.kubectl("patch", "gpunode", cluster.node, "--subresource=status", "--type=merge", f"--patch={patch}")
+    await cluster.patch(f"{cluster.gpunode_path}/status", {"status": {"conditions": status["conditions"]}})
     seen = {await cluster.limits()}
 
     async def is_audited() -> bool:
@@ -279,14 +278,13 @@ async def test_a_deleted_or_overwritten_gpunode_is_restored(
     cluster: Cluster, agent: agent_process.Agent, gpus: Path
 ) -> None:
     await agent.until("Wrote the GPUNode's status")
-    await cluster.kubectl("delete", "gpunode", cluster.node)
+    await cluster.delete(cluster.gpunode_path)
 
     async def is_back() -> bool:
         return await cluster.has_gpus(4)
 
     await cluster.until(is_back)
-    patch = '{"status": {"gpus": [], "config": "other"}}'
-    await cluster.kubectl("patch", "gpunode", cluster.node, "--subresource=status", "--type=merge", f"--patch={patch}")
+    await cluster.patch(f"{cluster.gpunode_path}/status", {"status": {"gpus": [], "config": "other"}})
     await cluster.until(is_back)
     assert codec.read(await cluster.gpunode()).config == "default"
 
@@ -323,7 +321,7 @@ async def test_an_agent_whose_calls_are_all_rejected_is_not_ready(
             return "the API server" not in (await agent.get("/readyz"))[1]
 
         await cluster.until(is_told)
-        await cluster.kubectl("delete", "node", cluster.node)
+        await cluster.delete(f"/api/v1/nodes/{cluster.node}")
 
         async def is_refused() -> bool:
             status, text = await agent.get("/readyz")

@@ -32,7 +32,7 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
     async def resizes(node: GpuNode) -> tuple[Resize, ...]:
         seen.append(node.version)
         if len(seen) == 1:  # the placer writes at this moment
-            cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=wrote")
+            cluster.administrator.patch(cluster.gpunode_path, {"metadata": {"annotations": {"somebody": "wrote"}}})
         return (promised,)
 
     async def nothing_shrinks(_: GpuNode) -> tuple[Resize, ...]:
@@ -62,7 +62,7 @@ async def test_resizes_are_only_written_for_the_current_gpunode(cluster: Cluster
         stale = await cluster.gpunode()
         del stale["status"]["lent"]
         gpunode.document = {**stale, "status": {**stale["status"], "config": "oldest"}}
-        cluster.administrator.kubectl("annotate", "gpunode", cluster.node, "somebody=else", "--overwrite")
+        cluster.administrator.patch(cluster.gpunode_path, {"metadata": {"annotations": {"somebody": "else"}}})
         with pytest.raises(api_errors.Conflict):
             await GpuNodeStatus(api, gpunode, NodeState(), wake=wake, resizes=nothing_shrinks).step()
     used = rights.used_on(cluster.administrator, contract.AGENT_SERVICE_ACCOUNT)

@@ -53,7 +53,9 @@ async def test_a_share_on_removed_gpus_stays_and_new_gpus_are_offered(
 ) -> None:
     credentials = cluster.agents_kubeconfig(short_path / "kubeconfig")
     old = simulated.uuids(gpus)
-    async with agent_process.running(cluster.node, short_path, kubeconfig=credentials, gpus=gpus) as agent:
+    async with agent_process.running(
+        cluster.node, short_path, kubeconfig=credentials, gpus=gpus, program=agent_process.HURRIED
+    ) as agent:
         await agent.until("Wrote the GPUNode's status")
         spec = codec.to_spec(await hold(cluster, old[0]))
         assert await agent.stop() == 0
@@ -77,7 +79,7 @@ async def test_a_share_on_removed_gpus_stays_and_new_gpus_are_offered(
         assert document["spec"] == spec, "the ledger is the placer's"
         assert ledger.violations(codec.read(document)) == []
 
-        await cluster.kubectl("patch", "gpunode", cluster.node, "--type=merge", '--patch={"spec":{"allocations":[]}}')
+        await cluster.patch(cluster.gpunode_path, {"spec": {"allocations": []}})
 
         async def is_forgotten() -> bool:
             return (await gpus_of(cluster)).keys() == {*new}
@@ -108,7 +110,7 @@ async def test_an_agent_survives_a_change_of_the_clock(cluster: Cluster, short_p
         clock.set(-3600)
         await simulated.change("heal", gpus, "2")
         await cluster.until(lambda: says("4 of 4 GPUs are healthy"))
-        await cluster.kubectl("delete", "gpunode", cluster.node)
+        await cluster.delete(cluster.gpunode_path)
 
         async def is_back() -> bool:
             return await cluster.has_gpus(4)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,9 @@ MANIFESTS = ("namespace", "crd", "rbac", "policy", "certificates", "admission")
 CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/gpushare"
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
+WITH_MANIFESTS = {"manifests", "scheduled_manifests", "with_component"}  # fixtures
+# What has no finalizers is deleted at once, while kubectl's wait for it takes four seconds.
+AT_ONCE = ("--ignore-not-found", "--wait=false")
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/leases"
 
 
@@ -45,7 +48,9 @@ class Cluster:
     def kubectl(self, *arguments: str, **more: Any) -> str:
         return self.administrator.kubectl(*arguments, **more)
 
-    def start(self, *arguments: str, environment: Mapping[str, str] | None = None) -> replica.Replica:
+    def start(
+        self, *arguments: str, environment: Mapping[str, str] | None = None, program: Sequence[str] = replica.PROGRAM
+    ) -> replica.Replica:
         """Start another replica, ready and behind the balancer; `environment`: of another release."""
         name = f"replica-{len(self.replicas)}"
         flags = (
@@ -53,7 +58,12 @@ class Cluster:
             f"--instance={name}",
         )
         started = replica.Replica(
-            self.directory / name, *flags, *arguments, account=self.account, environment=environment
+            self.directory / name,
+            *flags,
+            *arguments,
+            account=self.account,
+            environment=environment,
+            program=program,
         )
         self.replicas.append(started)
         started.wait_ready()
@@ -106,6 +116,9 @@ class Cluster:
         """Patch a GPUNode, as another client would."""
         self.administrator.patch(f"{contract.GPUNODE_PATH}/{gpunode}/{subresource}".rstrip("/"), patch)
 
+    def delete_gpunode(self, name: str = "node-a") -> None:
+        self.administrator.delete(f"{contract.GPUNODE_PATH}/{name}")
+
     def remake(self, node: GpuNode) -> None:
         """Create a GPUNode as the agent does, by two writes: the object without a spec, then its status with the
         GPUs.
@@ -118,6 +131,13 @@ class Cluster:
         """Create a pod; return it as stored."""
         manifest = {**manifest, "metadata": {**manifest["metadata"], "namespace": self.namespace}}
         return self.administrator.create(f"{self.path}/pods", manifest, dry_run=dry_run)
+
+    def add_quota(self, name: str, hard: Mapping[str, str]) -> None:
+        """Create a ResourceQuota, and write the used amounts, because there is no quota controller."""
+        path = f"{self.path}/resourcequotas"
+        self.administrator.create(path, {"metadata": {"name": name}, "spec": {"hard": hard}})
+        used = {"hard": hard, "used": dict.fromkeys(hard, "0")}
+        self.administrator.patch(f"{path}/{name}/status", {"status": used})
 
     def events(self, namespace: str | None = None) -> list[dict[str, Any]]:
         """Return the Events of its namespace, or of another one; Events about nodes are in `default`."""
@@ -211,19 +231,42 @@ def apply(administrator: access.Access, base: Path = BASE) -> None:
     """Apply the manifests of this release, or of another one."""
     # The replicas of a test register a URL, and the API server allows no Service next to it.
     if administrator.find(CONFIGURATION) is not None:
-        administrator.kubectl("delete", "--ignore-not-found", "-k", str(base / "admission"))
+        administrator.kubectl("delete", *AT_ONCE, "-k", str(base / "admission"))
     with manifest_files.together(*(base / part for part in MANIFESTS)) as directory:
         administrator.kubectl("apply", "--server-side", "--force-conflicts", "-k", directory)
     administrator.wait_until_established("gpunodes.gpushare.io")
 
 
+_installed: list[access.Access] = []
+_stay = False
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(nextitem: pytest.Item | None) -> Generator[None, object, object]:
+    """Let manifests stay if the next test needs them, too. To remove and apply them takes a second of a core."""
+    global _stay
+    if isinstance(nextitem, pytest.Function) and nextitem.path.is_relative_to(Path(__file__).parent):
+        _stay = not WITH_MANIFESTS.isdisjoint(nextitem.fixturenames)
+    try:
+        return (yield)
+    finally:
+        _stay = False
+
+
 def installed(administrator: access.Access) -> Iterator[access.Access]:
     """Yield the API server with the manifests of this release."""
-    apply(administrator)
+    if administrator not in _installed:
+        apply(administrator)
+        _installed.append(administrator)
     yield administrator
-    # These would reject the pods of other tests.
-    with manifest_files.together(*(BASE / part for part in ("admission", "certificates", "policy"))) as directory:
-        administrator.kubectl("delete", "--ignore-not-found", "-k", directory)
+    while _installed and not _stay:
+        remove(_installed.pop(), "admission", "certificates", "policy")
+
+
+def remove(administrator: access.Access, *parts: str) -> None:
+    """Remove manifests that would reject the pods of other tests."""
+    with manifest_files.together(*(BASE / part for part in parts)) as directory:
+        administrator.kubectl("delete", *AT_ONCE, "-k", directory)
     with administrator.namespace() as namespace:
         until(lambda: _is_free_of_policies(administrator, namespace))
 

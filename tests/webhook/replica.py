@@ -7,22 +7,19 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from gpushare.cluster import api_connection
-from tests import programs, unshared
+from tests import forked, programs
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+PROGRAM = ("-m", "webhook")
 START_SECONDS = 60.0
-# Mounted where every client expects it, as in a pod, and visible to this process only.
-MOUNTED = 'mount -t tmpfs none /var/run; mkdir -p "$1"; mount --bind "$2" "$1"; shift 2; exec "$@"'
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,21 +41,28 @@ class Replica:
         *arguments: str,
         account: ServiceAccount | None = None,
         environment: Mapping[str, str] | None = None,
+        program: Sequence[str] = PROGRAM,
     ) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self._log = directory / "log"
         self._before: dict[str, float] = {}
         flags = ["--host=127.0.0.1", "--probe-host=127.0.0.1", "--port=0", "--probe-port=0"]
-        python = [sys.executable] if environment is None else [sys.executable, "-P"]
-        command = [*python, "-m", "webhook", *flags, f"--certificate-directory={directory / 'certificates'}"]
+        words = [*program, *flags, f"--certificate-directory={directory / 'certificates'}", *arguments]
         variables = {key: value for key, value in (environment or os.environ).items() if key != "KUBECONFIG"}
         variables |= programs.NO_CERTIFICATES
+        mounted = None
         if account is not None:
-            mounts = (str(api_connection.SERVICE_ACCOUNT), str(account.directory))
-            command = [*unshared.MOUNTS, "sh", "-e", "-c", MOUNTED, "sh", *mounts, *command]
+            # Mounted where every client expects it, as in a pod, and visible to this process only.
+            mounted = api_connection.SERVICE_ACCOUNT, account.directory
             variables |= account.variables
         with self._log.open("wb") as log:
-            self.process = subprocess.Popen([*command, *arguments], cwd=REPOSITORY, env=variables, stderr=log)
+            self.process = forked.start(
+                "webhook",
+                words if environment is None else ["-P", *words],
+                environment=variables,
+                errors=log.fileno(),
+                mounted=mounted,
+            )
         try:
             until(lambda: self._serving() is not None, self.explain, seconds=START_SECONDS)
         except BaseException:

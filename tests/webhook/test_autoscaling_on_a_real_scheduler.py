@@ -163,7 +163,7 @@ def provisioned(empty: Cluster) -> Iterator[Cluster]:
     empty.administrator.wait_until_established(name)
     empty.kubectl("apply", "--server-side", *GANGS)
     yield empty
-    empty.kubectl("delete", *GANGS)
+    empty.kubectl("delete", "--wait=false", *GANGS)
     empty.kubectl("delete", "crd", name)
 
 

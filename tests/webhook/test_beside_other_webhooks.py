@@ -47,7 +47,7 @@ async def test_pod_changed_by_another_webhook_keeps_its_share(cluster: Cluster, 
 
 
 async def test_share_of_a_pod_rejected_by_another_webhook_expires(cluster: Cluster, tmp_path: Path) -> None:
-    started = cluster.start("--reservation-seconds=20")  # a pause is no reason to see it lapse too soon
+    started = cluster.start("--reservation-seconds=8")  # a pause is no reason to see it lapse too soon
     async with other_webhook.running(cluster, reject, tmp_path / "other"):
         for _ in range(ATTEMPTS):
             with pytest.raises(api_errors.Forbidden, match="not today"):

@@ -100,7 +100,7 @@ async def test_recreated_gpunode_includes_the_share_of_a_pod_in_flight(cluster: 
 
 
 async def test_reservation_of_a_pod_that_never_appears_expires(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.start("--reservation-seconds=15")
+    cluster.start("--reservation-seconds=8")
     async with between(cluster, tmp_path / "other") as on_its_way:
         storing = await on_its_way.begin(builders.pod("trainer", request="0.5"))
         await asyncio.to_thread(cluster.administrator.delete, f"{contract.GPUNODE_PATH}/node-a")

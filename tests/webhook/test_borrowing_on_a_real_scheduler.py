@@ -37,7 +37,7 @@ def lender(with_component: access.Access, tmp_path: Path) -> Iterator[Cluster]:
         cluster.administrator.patch(f"{NODES}/node-a", {"metadata": {"labels": {contract.BORROW_LABEL: str(GPUS)}}})
         cluster.start("--borrow-max-gpus=2", "--borrow-idle-seconds=600", "--reservation-seconds=2")
         yield cluster
-        cluster.kubectl("delete", "pods", f"--namespace={contract.BORROW_NAMESPACE}", "--all", "--force")
+        cluster.administrator.delete(PODS)
 
 
 def placeholders(cluster: Cluster) -> list[dict[str, Any]]:

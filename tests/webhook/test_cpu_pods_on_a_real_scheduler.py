@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -35,12 +34,10 @@ def owner_of(cluster: Cluster) -> dict[str, Any]:
     """Return a ReplicaSet of one pod, as an owner reference."""
     template = {"metadata": {"labels": {"app": "service"}}, "spec": builders.pod("service")["spec"]}
     made = {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": "service", "namespace": cluster.namespace},
+        "metadata": {"name": "service"},
         "spec": {"replicas": 1, "selector": {"matchLabels": {"app": "service"}}, "template": template},
     }
-    stored = json.loads(cluster.kubectl("create", "-f", "-", "-o", "json", input=json.dumps(made)))
+    stored = cluster.administrator.create(f"/apis/apps/v1/namespaces/{cluster.namespace}/replicasets", made)
     uid = stored["metadata"]["uid"]
     return {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "service", "uid": uid, "controller": True}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
@@ -144,8 +143,7 @@ def test_shares_that_a_dead_placer_reserved_for_a_gang_are_found_again(cluster: 
         holder = {key: metadata[key] for key in ("namespace", "name", "uid")}
         by_node[name].append({"id": f"left{number}", "pod": holder, "shares": [share], **TENTATIVE})
     for name, allocations in by_node.items():
-        patch = json.dumps({"spec": {"allocations": allocations}})
-        cluster.kubectl("patch", "gpunode", name, "--type=merge", f"--patch={patch}")
+        cluster.change(name, {"spec": {"allocations": allocations}})
     assert first.stop() == 0
     cluster.front.ports.clear()
     cluster.start()
@@ -161,8 +159,8 @@ def test_incomplete_gang_releases_the_reservations_of_a_dead_placer(cluster: Clu
     metadata = made[0]["metadata"]
     holder = {key: metadata[key] for key in ("namespace", "name", "uid")}
     share = {"containers": ["main"], "gpus": ["GPU-node-a-0"], "request": 100, "limit": 100, "memory": 2**30}
-    patch = json.dumps({"spec": {"allocations": [{"id": "left", "pod": holder, "shares": [share], **TENTATIVE}]}})
-    cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
+    left = {"id": "left", "pod": holder, "shares": [share], **TENTATIVE}
+    cluster.change("node-a", {"spec": {"allocations": [left]}})
     cluster.delete("ring-2")
     assert first.stop() == 0
     cluster.front.ports.clear()

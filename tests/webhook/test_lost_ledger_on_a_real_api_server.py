@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
 import pytest
@@ -24,7 +23,7 @@ def test_shares_of_living_pods_are_restored_before_new_placements(cluster: Clust
     cluster.create_placed(builders.pod("two", containers=("a", "b"), **{"request.a": "0.2", "memory.b": "10%"}))
     until(cluster.is_settled, cluster.explain)
     before = {entry.id: entry for entry in cluster.node().allocations}
-    cluster.kubectl("delete", "gpunode", "node-a")
+    cluster.delete_gpunode()
     cluster.remake(builders.node())
     # At once, before its pods are known.
     made = [cluster.create(builders.pod(f"newcomer-{number}", request="0.5")) for number in range(3)]
@@ -38,7 +37,7 @@ def test_shares_of_living_pods_are_restored_before_new_placements(cluster: Clust
 
 def test_a_new_node_is_opened_and_used(cluster: Cluster) -> None:
     cluster.start()
-    cluster.kubectl("delete", "gpunode", "node-a")
+    cluster.delete_gpunode()
     cluster.remake(builders.node())
     until(cluster.is_open, cluster.explain)
     cluster.create(builders.pod("first", request="0.5"))
@@ -51,7 +50,7 @@ def test_manually_emptied_allocations_are_restored(cluster: Cluster) -> None:
     cluster.create_placed(builders.pod("holder", request="0.7"))
     until(cluster.is_settled, cluster.explain)
     before = cluster.node().allocations
-    cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", '--patch={"spec":{"allocations":[]}}')
+    cluster.change("node-a", {"spec": {"allocations": []}})
     until(lambda: cluster.node().allocations == before, cluster.explain)
     until(lambda: bool(cluster.notes(contract.EVENT_ADOPTED)), cluster.explain)
     assert replica.metric('gpushare_placer_allocations_total{change="adopted"}') == 1
@@ -72,8 +71,7 @@ def test_share_that_no_longer_fits_is_reported_and_not_restored(cluster: Cluster
     until(cluster.is_settled, cluster.explain)
     uid = cluster.pod("other")["metadata"]["uid"]
     usurper["pod"] = {"namespace": cluster.namespace, "name": "other", "uid": uid}
-    patch = json.dumps({"spec": {"allocations": [usurper]}})
-    cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={patch}")
+    cluster.change("node-a", {"spec": {"allocations": [usurper]}})
     until(lambda: bool(cluster.notes(contract.EVENT_LOST)), cluster.explain)
     (said,) = cluster.notes(contract.EVENT_LOST)
     assert "could not be restored: node-a/0 does not have enough left for" in said
@@ -109,8 +107,7 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
         "pod": {"namespace": cluster.namespace, "name": "holder", "uid": held["metadata"]["uid"]},
         **NONSENSE[what],
     }
-    patch = json.dumps([{"op": "add", "path": "/spec/allocations/-", "value": entry}], ensure_ascii=False)
-    cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={patch}")
+    cluster.change("node-a", [{"op": "add", "path": "/spec/allocations/-", "value": entry}])
     if what in {"over-committed", "no such GPU"}:
         # The entry names a pod that has another share: a second share is released once it was reported.
         until(lambda: bool(started.logged("The ledger has an invalid entry")), started.explain)
@@ -129,6 +126,5 @@ def test_nonsense_is_reported_and_its_gpu_set_aside(cluster: Cluster, what: str)
 
 def test_entries_rejected_by_the_schema_cannot_be_written(cluster: Cluster) -> None:
     for patch in ({"allocations": "all of it"}, {"allocations": [{"id": ""}]}, {"cordoned": [1]}):
-        body = json.dumps({"spec": patch})
         with pytest.raises(lab_errors.LabError, match="is invalid"):
-            cluster.kubectl("patch", "gpunode", "node-a", "--type=merge", f"--patch={body}")
+            cluster.change("node-a", {"spec": patch})

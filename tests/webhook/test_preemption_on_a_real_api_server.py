@@ -32,7 +32,7 @@ def with_component(api_server: access.Access) -> Iterator[access.Access]:
         administrator.create(CLASSES, high)
         yield administrator
         administrator.delete(f"{CLASSES}/{HIGH}")
-        administrator.kubectl("delete", f"--filename={RIGHTS}")
+        administrator.kubectl("delete", "--wait=false", f"--filename={RIGHTS}")
 
 
 @pytest.fixture

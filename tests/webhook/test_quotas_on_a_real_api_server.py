@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 
 import pytest
@@ -30,11 +29,7 @@ def used(cluster: Cluster) -> dict[str, str]:
 
 def test_memory_quota_cannot_be_bypassed_by_percentages(cluster: Cluster) -> None:
     started = cluster.start()
-    where = f"--namespace={cluster.namespace}"
-    cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in HARD.items()))
-    # Write the used amounts here, because there is no quota controller.
-    status = json.dumps({"status": {"hard": HARD, "used": dict.fromkeys(HARD, "0")}})
-    cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    cluster.add_quota("gpus", HARD)
     until(lambda: cluster.refuses(builders.pod("in-bytes", memory="30Gi"), "exceeded quota"), cluster.explain)
     part = builders.pod("by-percent", request="0.01", memory="100%")
     until(lambda: cluster.refuses(part, "requests 100% of a GPU's memory"), cluster.explain)  # it hears of it later
@@ -69,10 +64,7 @@ def test_memory_quota_cannot_be_bypassed_by_percentages(cluster: Cluster) -> Non
 
 def test_exclusion_labels_take_no_more_gpus_than_the_quota_allows(cluster: Cluster) -> None:
     started = cluster.start()
-    where, hard = f"--namespace={cluster.namespace}", {PERCENT: "200"}
-    cluster.kubectl("create", "quota", "gpus", where, f"--hard={PERCENT}=200")
-    status = json.dumps({"status": {"hard": hard, "used": {PERCENT: "0"}}})
-    cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    cluster.add_quota("gpus", {PERCENT: "200"})
     probe = builders.pod("probe", request="0.01", memory="1Mi", exclusion="probe")
 
     def is_known() -> bool:
@@ -105,9 +97,8 @@ def test_the_policy_in_the_manual_forbids_exclusion_labels(cluster: Cluster) -> 
     here = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": cluster.namespace}}}
     policy = {"matchConstraints": constraints, "validations": [{"expression": expression}]}
     binding = {"policyName": cluster.namespace, "validationActions": ["Deny"], "matchResources": here}
-    for kind, spec in (("Policy", policy), ("PolicyBinding", binding)):
-        made = {"apiVersion": POLICIES, "kind": f"ValidatingAdmission{kind}", "metadata": named, "spec": spec}
-        cluster.kubectl("apply", "-f", "-", input=json.dumps(made))
+    for kind, spec in (("policies", policy), ("policybindings", binding)):
+        cluster.administrator.create(f"/apis/{POLICIES}/validatingadmission{kind}", {"metadata": named, "spec": spec})
     cluster.start()
     try:
         labelled = builders.pod("labelled", request="0.1", exclusion="red")
@@ -115,4 +106,4 @@ def test_the_policy_in_the_manual_forbids_exclusion_labels(cluster: Cluster) -> 
         cluster.create_placed(builders.pod("plain", request="0.1"))
     finally:
         for kind in ("policies", "policybindings"):
-            cluster.kubectl("delete", f"validatingadmission{kind}", cluster.namespace)
+            cluster.administrator.delete(f"/apis/{POLICIES}/validatingadmission{kind}/{cluster.namespace}")

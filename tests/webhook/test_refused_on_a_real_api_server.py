@@ -22,12 +22,8 @@ def refused(cluster: Cluster, name: str, *, said: str) -> None:
 
 
 def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) -> None:
-    started, where = cluster.start("--no-placer"), f"--namespace={cluster.namespace}"
-    hard = {f"requests.{contract.RESOURCE_PERCENT}": "0"}
-    cluster.kubectl("create", "quota", "gpus", where, "--hard=" + ",".join(f"{k}={v}" for k, v in hard.items()))
-    # Write the used amounts here, because there is no quota controller.
-    status = json.dumps({"status": {"hard": hard, "used": hard}})
-    cluster.kubectl("patch", "quota", "gpus", where, "--subresource=status", "--type=merge", f"--patch={status}")
+    started = cluster.start("--no-placer")
+    cluster.add_quota("gpus", {f"requests.{contract.RESOURCE_PERCENT}": "0"})
 
     def is_known() -> bool:
         """API server and webhook see the quota a moment later."""
@@ -40,7 +36,7 @@ def test_a_pod_that_a_quota_refuses_keeps_nothing_from_others(cluster: Cluster) 
     assert cluster.node().allocations == ()
     assert started.reviews() == {"gated": 3}
     # A watch shows that the quota is free again, so no pod has to wait for the placer then.
-    cluster.kubectl("delete", "quota", "gpus", where)
+    cluster.administrator.delete(f"{cluster.path}/resourcequotas/gpus")
     until(lambda: is_placed(cluster), started.explain)
 
 
@@ -54,7 +50,8 @@ def is_placed(cluster: Cluster) -> bool:
 
 def test_rejected_pods_reserve_little_and_then_nothing(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=1")
-    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce=restricted")
+    level = "pod-security.kubernetes.io/enforce"
+    cluster.administrator.patch(cluster.path, {"metadata": {"labels": {level: "restricted"}}})
     until(lambda: not is_placed(cluster), started.explain)
     for number in range(4):
         refused(cluster, f"refused-{number}", said="violates PodSecurity")
@@ -73,7 +70,7 @@ def test_rejected_pods_reserve_little_and_then_nothing(cluster: Cluster) -> None
     placed = started.reviews()["placed"]
     refused(cluster, "last", said="violates PodSecurity")
     assert started.reviews()["placed"] == placed
-    cluster.kubectl("label", "namespace", cluster.namespace, "pod-security.kubernetes.io/enforce-")
+    cluster.administrator.patch(cluster.path, {"metadata": {"labels": {level: None}}})
     good = builders.pod("good", request="1")
     until(lambda: not cluster.refuses(good, "violates PodSecurity"), cluster.explain)
     cluster.create_placed(good)  # stored, and placed by the placer
@@ -126,6 +123,6 @@ def test_share_rejected_by_a_policy_does_not_block_other_pods(cluster: Cluster) 
             cluster.create_placed(builders.pod(f"good-{number}", request="0.1"))
         until(lambda: "an untidy name" in json.dumps(cluster.events("default")), started.explain)
     finally:
-        cluster.kubectl("delete", "-f", "-", input=objects)
+        cluster.kubectl("delete", "--wait=false", "-f", "-", input=objects)
     until(lambda: contract.ALLOCATION in cluster.pod("odd")["metadata"]["annotations"], started.explain, seconds=120.0)
     until(cluster.is_settled, cluster.explain)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -71,7 +70,7 @@ def test_a_share_grows_at_once_where_there_is_room_and_nothing_else_is_written(c
     cluster.start()
     create(cluster, "one", request="0.3", memory="25%")
     version = cluster.node().version
-    cluster.kubectl("label", "pod", "one", f"--namespace={cluster.namespace}", "touched=yes")
+    cluster.administrator.patch(f"{cluster.path}/pods/one", {"metadata": {"labels": {"touched": "yes"}}})
     ask(cluster, "one", request="0.6", limit="0.8", memory="40Gi")
     until(lambda: held(cluster, "one") == (60, 40, None), cluster.explain)
     assert int(cluster.node().version) > int(version)
@@ -171,7 +170,7 @@ def test_invalid_annotation_is_reported_and_changes_nothing(cluster: Cluster) ->
     assert held(cluster, "one") == (50, 40, None)
     with pytest.raises(lab_errors.LabError, match="is managed by gpushare"):
         ask(cluster, "one", held="[]")
-    cluster.kubectl("annotate", "pod", "one", f"--namespace={cluster.namespace}", f"{contract.LIMIT}-")
+    cluster.administrator.patch(f"{cluster.path}/pods/one", {"metadata": {"annotations": {contract.LIMIT: None}}})
     until(lambda: not {contract.REASON, contract.HELD} & set(annotations(cluster, "one")), cluster.explain)
     assert cluster.notes(contract.EVENT_RESIZED) == []
 
@@ -188,7 +187,7 @@ def test_lost_ledger_is_restored_with_held_and_not_requested_amounts(cluster: Cl
     # No process is left that remembers it.
     cluster.kill(first)
     cluster.front.ports.remove(first.port)
-    cluster.kubectl("delete", "gpunode", "node-a")
+    cluster.delete_gpunode()
     cluster.remake(builders.node())
     cluster.start("--reservation-seconds=3")
     until(lambda: len(cluster.node().allocations) == 2, cluster.explain, seconds=60)
@@ -199,13 +198,10 @@ def test_lost_ledger_is_restored_with_held_and_not_requested_amounts(cluster: Cl
 def test_share_does_not_grow_beyond_its_quota(cluster: Cluster) -> None:
     cluster.start()
     create(cluster, "one", request="0.5", memory="40Gi")
-    quota = {
-        "apiVersion": "v1",
-        "kind": "ResourceQuota",
-        "metadata": {"name": "share", "namespace": cluster.namespace},
-        "spec": {"hard": {f"requests.{contract.RESOURCE_PERCENT}": "60"}},
-    }
-    cluster.kubectl("create", "-f", "-", input=json.dumps(quota))
+    hard = {f"requests.{contract.RESOURCE_PERCENT}": "60"}
+    cluster.administrator.create(
+        f"{cluster.path}/resourcequotas", {"metadata": {"name": "share"}, "spec": {"hard": hard}}
+    )
     ask(cluster, "one", request="0.8")
     said = f"the ResourceQuota of its namespace leaves 10 of {contract.RESOURCE_PERCENT}, but 30 more are requested"
     until(lambda: said in reason(cluster, "one"), cluster.explain)

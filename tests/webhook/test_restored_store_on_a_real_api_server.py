@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import tempfile
@@ -15,7 +14,7 @@ from gpushare import contract, ledger
 from lab import access, daemon_process, lab_layout
 from lab import cluster as labs
 from tests import builders
-from tests.webhook.conftest import Cluster, installed, prepared
+from tests.webhook.conftest import Cluster, apply, prepared
 from tests.webhook.replica import until
 
 pytestmark = pytest.mark.apiserver
@@ -36,8 +35,8 @@ def directory() -> Iterator[Path]:
 @pytest.fixture
 def cluster(directory: Path, tmp_path: Path) -> Iterator[Cluster]:
     administrator: access.Access = labs.up(directory, node_count=0, owner=os.getpid())
-    for api_server in installed(administrator):
-        yield from prepared(api_server, tmp_path)
+    apply(administrator)
+    yield from prepared(administrator, tmp_path)
 
 
 class Store:
@@ -65,11 +64,8 @@ class Store:
 
 def write(cluster: Cluster, count: int) -> None:
     """Advance the resource version."""
-    made = [
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": f"later-{number}"}} for number in range(count)
-    ]
-    whole = {"apiVersion": "v1", "kind": "List", "items": made}
-    cluster.kubectl("create", f"--namespace={cluster.namespace}", "-f", "-", input=json.dumps(whole))
+    for number in range(count):
+        cluster.administrator.create(f"{cluster.path}/configmaps", {"metadata": {"name": f"later-{number}"}})
 
 
 def placed(cluster: Cluster) -> set[str]:

@@ -68,8 +68,8 @@ class Node(Cluster):
         self.uuids = simulated.uuids(gpus)
 
     async def label(self, config: str | None) -> None:
-        word = f"{contract.NODE_CONFIG_LABEL}-" if config is None else f"{contract.NODE_CONFIG_LABEL}={config}"
-        await self.kubectl("label", "node", self.node, "--overwrite", word)
+        labels = {contract.NODE_CONFIG_LABEL: config}
+        await self.patch(f"/api/v1/nodes/{self.node}", {"metadata": {"labels": labels}})
 
     async def gpunode(self) -> dict[str, Any]:
         """Return the GPUNode, or an empty one."""
@@ -106,16 +106,15 @@ class Node(Cluster):
         return [line for line in lines if line.startswith(self.node)]
 
 
-def config_map(entries: dict[str, str]) -> str:
-    metadata = {"name": contract.CONFIG_MAP, "namespace": contract.SYSTEM_NAMESPACE}
-    return json.dumps({"apiVersion": "v1", "kind": "ConfigMap", "metadata": metadata, "data": entries})
+CONFIG_MAPS = f"/api/v1/namespaces/{contract.SYSTEM_NAMESPACE}/configmaps"
+CONFIG_MAP = f"{CONFIG_MAPS}/{contract.CONFIG_MAP}"
 
 
 @pytest.fixture(scope="module")
 def configured(installed: access.Access) -> Iterator[access.Access]:
-    installed.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=config_map(CONFIGS))
+    installed.create(CONFIG_MAPS, {"metadata": {"name": contract.CONFIG_MAP}, "data": CONFIGS})
     yield installed
-    installed.kubectl("delete", "configmap", contract.CONFIG_MAP, f"--namespace={contract.SYSTEM_NAMESPACE}")
+    installed.delete(CONFIG_MAP)
 
 
 @pytest.fixture
@@ -124,12 +123,11 @@ async def node(configured: access.Access, short_path: Path, gpus: Path) -> Async
     kubelet = kubelets.Kubelet(short_path / "kubelet")
     await kubelet.start()
     name = f"live-test-{secrets.token_hex(3)}"
-    manifest = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}}
-    configured.kubectl("create", "--filename=-", input=json.dumps(manifest))
+    configured.create("/api/v1/nodes", {"metadata": {"name": name}})
     yield Node(configured, name, kubelet, gpus)
     await kubelet.stop()
-    for kind in ("gpunode", "node"):
-        configured.kubectl("delete", kind, name, "--ignore-not-found")
+    for path in (contract.GPUNODE_PATH, "/api/v1/nodes"):
+        configured.delete(f"{path}/{name}")
 
 
 def running(node: Node, directory: Path) -> Any:
@@ -278,19 +276,15 @@ async def test_changed_content_applies_and_each_gpu_has_its_own_mode(
         await node.until(product)
 
         changed = {**CONFIGS, "mixed": CONFIGS["mixed"].replace("replicas: 3", "replicas: 5") + "surprise: 1\n"}
-        text = config_map(changed)
-        await node.kubectl("apply", "--server-side", "--force-conflicts", "--filename=-", input=text)
+        await node.patch(CONFIG_MAP, {"data": changed})
         await node.kubelet.until(lambda: node.offered("nvidia.com/slice") == 5)
 
         async def is_warned() -> bool:  # a single warning, although the configuration was read twice
             return (await node.condition("ConfigValid"))[1].count("surprise") == 1
 
         await node.until(is_warned)
-        assert agent.process.returncode is None
-    restored = config_map(CONFIGS)
-    await asyncio.to_thread(
-        configured.kubectl, "apply", "--server-side", "--force-conflicts", "--filename=-", input=restored
-    )
+        assert agent.process.poll() is None
+    await node.patch(CONFIG_MAP, {"data": CONFIGS})
 
 
 async def test_a_failing_gpu_is_reported_to_kubelet_ledger_pods_and_metrics(node: Node, short_path: Path) -> None:
@@ -299,14 +293,14 @@ async def test_a_failing_gpu_is_reported_to_kubelet_ledger_pods_and_metrics(node
     async with running(node, short_path) as agent:
         await node.kubelet.until(lambda: node.offered() == 3 and node.offered(part) == 2)
         namespace = f"ml-{secrets.token_hex(3)}"
-        await node.kubectl("create", "namespace", namespace)
-        await node.kubectl("create", "serviceaccount", "default", f"--namespace={namespace}")
+        node.administrator.create("/api/v1/namespaces", {"metadata": {"name": namespace}})
+        node.administrator.ensure_default_service_account(namespace)
         node.kubelet.namespace = namespace
         await node.kubelet.admit("train", part, 1)
         spec = {"nodeName": node.node, "containers": [{"name": "main", "image": "x"}]}
         metadata = {"name": "train", "namespace": namespace}
         pod = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
-        await node.kubectl("create", "--filename=-", input=json.dumps(pod))
+        node.administrator.create(f"/api/v1/namespaces/{namespace}/pods", pod)
 
         await simulated.change("fail", node.gpus, "1", "xid=94")
         await node.kubelet.until(lambda: node.offered(part) == 0)  # all MIG devices of this GPU, but no other GPU

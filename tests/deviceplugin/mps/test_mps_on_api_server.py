@@ -45,7 +45,9 @@ def control_program(node: Node, directory: Path) -> Path:
 def agent_with_keeper(node: Node, directory: Path) -> Any:
     credentials = node.agents_kubeconfig(directory / "kubeconfig")
     more = (f"--mps-program={directory / 'mps' / 'keeper.sock'}", f"--mps-root={directory / 'mps'}")
-    return agent_process.running(node.node, directory, kubeconfig=credentials, gpus=node.gpus, more=more)
+    return agent_process.running(
+        node.node, directory, kubeconfig=credentials, gpus=node.gpus, more=more, program=agent_process.HURRIED
+    )
 
 
 async def test_a_gpu_has_an_mps_daemon_from_its_first_share_with_that_isolation_to_its_last(

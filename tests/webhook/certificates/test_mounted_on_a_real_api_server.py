@@ -29,7 +29,9 @@ def put(directory: Path, held: Certificates) -> None:
 
 
 def test_api_server_trusts_the_issuer_after_a_renewal(cluster: Cluster, tmp_path: Path) -> None:
-    cluster.kubectl("delete", "-k", str(BASE / "certificates"))  # as config/components/cert-manager does
+    cluster.kubectl(
+        "delete", "--wait=false", "-k", str(BASE / "certificates")
+    )  # as config/components/cert-manager does
     now = datetime.datetime.now(datetime.UTC)
     held = rotation.apply_step(RotationStep.START, None, NAMES, now=now)
     files = tmp_path / "files"

@@ -5,7 +5,6 @@ ledger.
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import signal
 
@@ -43,7 +42,10 @@ async def test_each_replica_is_killed_once_while_pods_keep_coming(two_nodes: Clu
             wave = asyncio.create_task(crowd.insist(two_nodes, manifests[:16], at_once=8))
             while not wave.done() and sum(victim.reviews().values()) < answered + 3:  # noqa: ASYNC110 - another process
                 await asyncio.sleep(0.01)
-            victim.kill()
+            if victim is placer:
+                two_nodes.kill(victim)
+            else:
+                victim.kill()
             await asyncio.gather(wave, crowd.insist(two_nodes, manifests[16:], at_once=8))
             await asyncio.to_thread(two_nodes.start, QUICK)
         placed = crowd.placed(two_nodes)
@@ -79,13 +81,8 @@ async def test_an_api_server_killed_in_a_burst_loses_nothing(two_nodes: Cluster)
 async def test_share_of_a_pod_rejected_by_a_quota_is_released(cluster: Cluster) -> None:
     started = cluster.start("--reservation-seconds=3")
     hard = {f"requests.{contract.RESOURCE_PERCENT}": "100"}
-    quota = {"apiVersion": "v1", "kind": "ResourceQuota", "metadata": {"name": "few"}, "spec": {"hard": hard}}
-    where = f"--namespace={cluster.namespace}"
-    cluster.kubectl("create", where, "-f", "-", input=json.dumps(quota))
-    # Write the quota's status, as its controller would: admission reads it.
-    status = json.dumps({"status": {"hard": hard, "used": dict.fromkeys(hard, "0")}})
-    cluster.kubectl("patch", "resourcequota", "few", where, "--subresource=status", "--type=merge", f"--patch={status}")
-    # And it hears of that a moment later: this is two shares more than there may ever be.
+    cluster.add_quota("few", hard)
+    # Admission hears of that a moment later: this is two shares more than there may ever be.
     more = builders.pod("more", request="1", gpus="2")
     await asyncio.to_thread(until, lambda: cluster.refuses(more, "exceeded quota"), started.explain)
     started.count_from_here()
@@ -142,10 +139,10 @@ async def test_pods_deleted_while_they_wait_or_are_placed_keep_nothing(cluster: 
     async with witness.watching(cluster.administrator.kubeconfig):
         await crowd.create(cluster, crowd.pods(4, prefix="holder", request="1"))
         await crowd.create(cluster, crowd.pods(16, request="0.5"))
-        where = f"--namespace={cluster.namespace}"
         gone = [f"holder-{number}" for number in range(4)] + [f"pod-{number}" for number in range(0, 16, 2)]
         for some in (gone[:6], gone[6:]):  # half of the waiting ones just as the others are placed
-            cluster.kubectl("delete", "pods", *some, where, "--force", "--grace-period=0", "--wait=false")
+            for name in some:
+                cluster.delete(name)
         until(lambda: len(crowd.placed(cluster)) == 8, cluster.explain)
         crowd.settled(cluster)
     assert sum(used.request_percent for used in ledger.use(cluster.node()).values()) == 400
@@ -157,7 +154,8 @@ async def test_a_node_that_disappears_in_a_burst_takes_nothing_with_it(two_nodes
     async with witness.watching(two_nodes.administrator.kubeconfig):
         burst = asyncio.create_task(crowd.insist(two_nodes, crowd.pods(40, request="0.25"), at_once=8))
         await asyncio.to_thread(until, lambda: len(two_nodes.node("node-b").allocations) >= 2, two_nodes.explain)
-        await asyncio.to_thread(two_nodes.kubectl, "delete", "node,gpunode", "node-b")
+        for path in ("/api/v1/nodes", contract.GPUNODE_PATH):
+            await asyncio.to_thread(two_nodes.administrator.delete, f"{path}/node-b")
         await burst
         lost: set[str] = set()
 

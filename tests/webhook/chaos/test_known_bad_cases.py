@@ -25,7 +25,8 @@ def reasons(cluster: Cluster) -> list[str]:
 
 
 async def test_sixteen_halves_at_once_are_two_on_each_of_eight_gpus(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "gpunode,node", "node-a")
+    cluster.delete_gpunode()
+    cluster.administrator.delete("/api/v1/nodes/node-a")
     cluster.add_node(builders.node("node-b", gpus=8))
     cluster.start()
     cluster.start()
@@ -38,7 +39,8 @@ async def test_sixteen_halves_at_once_are_two_on_each_of_eight_gpus(cluster: Clu
 
 
 async def test_the_third_of_three_12_gib_pods_waits_for_a_24_gib_gpu(cluster: Cluster) -> None:
-    cluster.kubectl("delete", "gpunode,node", "node-a")
+    cluster.delete_gpunode()
+    cluster.administrator.delete("/api/v1/nodes/node-a")
     cluster.add_node(builders.node("node-b", gpus=1, memory_gib=24))
     cluster.start()
     cluster.start()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
-import json
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -138,8 +137,8 @@ async def test_the_share_of_a_living_pod_is_kept(cluster: Cluster) -> None:
 async def test_late_pod_missing_from_the_cache_is_confirmed(cluster: Cluster) -> None:
     cluster.start("--no-placer")
     pod = create_reserved(cluster, builders.pod(request="0.5"))
-    late = json.dumps([{"op": "replace", "path": "/spec/allocations/0/reservedUntil", "value": "1970-01-01T00:00:01Z"}])
-    cluster.kubectl("patch", "gpunode", "node-a", "--type=json", f"--patch={late}")
+    late = {"op": "replace", "path": "/spec/allocations/0/reservedUntil", "value": "1970-01-01T00:00:01Z"}
+    cluster.change("node-a", [late])
     async with blind(cluster) as made:
         await waiting.until(lambda: [until for _, until in made.held().values()] == [1.0])
         await made.keep()
