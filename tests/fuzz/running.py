@@ -72,7 +72,6 @@ class Engine:
             cwd=table.ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
             text=True,
             env=environment,
         )
