@@ -30,6 +30,7 @@ from gpushare.cluster import api_errors
 from gpushare.gpunode import Gpu, GpuNode, Resize
 from gpushare.refusal import Refusal
 from tests import builders
+from tests.deviceplugin.named import container_id, identify, uid
 
 GIB = 1 << 30
 GPUS = [f"GPU-00000000-0000-0000-0000-00000000000{digit}" for digit in range(4)]
@@ -39,14 +40,6 @@ ROOT = Path(__file__).parents[2]
 async def nothing_known(share: ShareLedger, slot: int, gpu: int) -> int | None:
     del share, slot, gpu
     return None
-
-
-def uid(name: str) -> str:
-    return f"00000000-0000-0000-0000-{name.encode().hex():0>12}"
-
-
-def container_id(pod: str, container: str) -> str:
-    return f"{pod}.{container}".encode().hex().ljust(64, "0")
 
 
 class Share:
@@ -243,19 +236,6 @@ class ArbiterNode:
     def used(self, pod: str = "trainer") -> tuple[int, ...] | None:
         used_bytes = [use.used_bytes for use in self.groups.uses() if use.tenant.pod == pod]
         return used_bytes[0] if used_bytes else None
-
-
-def identify(pid: int) -> Container | Refusal:
-    """Return the container that a test's process represents."""
-    # All processes here share a cgroup; the environment names the container that a process represents.
-    try:
-        entries = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-    except OSError:
-        return Refusal("this process has ended")
-    environment = dict(entry.decode().partition("=")[::2] for entry in entries)
-    if "TEST_POD" not in environment:
-        return Refusal("this process is not in a container of a pod")
-    return Container(uid(environment["TEST_POD"]), container_id(environment["TEST_POD"], environment["TEST_CONTAINER"]))
 
 
 async def _end(process: asyncio.subprocess.Process) -> None:

@@ -30,7 +30,7 @@ from deviceplugin.hardware.nvml import Driver
 from deviceplugin.state.node_state import ObservableGpus
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Mode
-from tests.deviceplugin import arbiter_node, linked
+from tests.deviceplugin import arbiter_node, linked, named
 
 
 class Node:
@@ -59,7 +59,7 @@ class Node:
             warn=lambda reason, note, of: self.events.append([reason, note, "/".join(of or ())]),
             changed=lambda: None,
             node_name="node-a",
-            identify=arbiter_node.identify,
+            identify=named.identify,
             end_unlimited=ends,
         )
 

@@ -22,7 +22,7 @@ from deviceplugin.link.node_shares import RunningShare
 from gpushare import contract
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Resize
-from tests.deviceplugin import arbiter_node, linked, waiting
+from tests.deviceplugin import arbiter_node, linked, named, waiting
 from tests.deviceplugin.arbiter import lease_clients, test_hostility, test_versions
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
@@ -193,7 +193,7 @@ async def test_the_pods_of_a_group_are_one_gang_in_the_arbiter(node: ArbiterNode
         node.add_pod(pod, GivenShare(("main",), (gpu,), 50, 100, GIB), group="ring")
         process = await node.share(pod)
         await process("hello")
-    seats = {GPUS[number]: f"{arbiter_node.uid(f'rank{number}')}-0" for number in range(2)}
+    seats = {GPUS[number]: f"{named.uid(f'rank{number}')}-0" for number in range(2)}
     assert {name: gang.shares for name, gang in node.server.leases.gangs.by_name.items()} == {"default/ring": seats}
     await same(node, link)
     assert {share.tenant.group for share in link.arbiter.shares.all()} == {"default/ring"}
@@ -255,7 +255,7 @@ async def test_a_library_of_another_protocol_is_reported_once_between_two_report
         assert len(refusals) == count
     assert refusals[0] == refusals[1]
     container, sentence = refusals[0]
-    assert container.pod_uid == arbiter_node.uid("trainer")
+    assert container.pod_uid == named.uid("trainer")
     assert sentence == body.split(b"\0")[0].decode()
 
 

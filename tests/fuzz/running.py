@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import dataclasses
+import json
 import os
 import random
 import re
@@ -62,11 +63,40 @@ def scratch() -> Iterator[dict[str, str]]:
         yield {**os.environ, **native.ENVIRONMENT, "TMPDIR": directory}
 
 
-def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
+class Engine:
+    """A process that has imported the Python targets that it ran, so that running another takes little."""
+
+    def __init__(self, environment: dict[str, str]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "tests.fuzz.engine"],
+            cwd=table.ROOT,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def __call__(self, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+        """Run libFuzzer with these arguments; the first is the target."""
+        process = self._process
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with tempfile.NamedTemporaryFile("r", errors="replace") as said:
+            process.stdin.write(json.dumps([["engine", *arguments], said.name]) + "\n")
+            process.stdin.flush()
+            code = process.stdout.readline()
+            return subprocess.CompletedProcess(arguments, int(code or -1), "", said.read())
+
+    def close(self) -> None:
+        """End the process."""
+        self._process.communicate()
+
+
+def run(name: str, seconds: float, *, whole: bool, same: int = 0, engine: Engine | None = None) -> Run:
     """Fuzz for the given time, or until an input breaks a law.
 
     whole: use all of the cache instead of a part. same: try that many inputs without the cache; they are the same as
-    long as cases and code are.
+    long as cases and code are. engine: run a Python target in this process's forks.
     """
     target, known = table.of(name), cache(name)
     known.mkdir(parents=True, exist_ok=True)
@@ -85,15 +115,20 @@ def run(name: str, seconds: float, *, whole: bool, same: int = 0) -> Run:
             **({"seed": 1, "runs": same} if same else {}),
         }
         corpus = [known if whole else drawn, table.CASES / name]
-        ended = subprocess.run(
-            [*command(name), *(f"-{key}={value}" for key, value in options.items()), *corpus],
-            cwd=table.ROOT,
-            capture_output=True,
-            text=True,
-            errors="replace",
-            timeout=seconds + 300,
-            check=False,
-            env=environment,
+        arguments = [*(f"-{key}={value}" for key, value in options.items()), *map(str, corpus)]
+        ended = (
+            engine([name, *arguments])
+            if engine and not target.native
+            else subprocess.run(
+                [*command(name), *arguments],
+                cwd=table.ROOT,
+                capture_output=True,
+                text=True,
+                errors="replace",
+                timeout=seconds + 300,
+                check=False,
+                env=environment,
+            )
         )
         if not whole:
             for path in Path(drawn).iterdir():

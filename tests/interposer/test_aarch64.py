@@ -5,6 +5,8 @@ The emulated programs use the same arbiter, socket and pages.
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
 import os
 import queue
 import re
@@ -18,6 +20,7 @@ from pathlib import Path
 import pytest
 
 from gpushare import contract
+from lab import build as lab_build
 from tests.interposer.conftest import MIB, ArbiterMaker
 from tests.interposer.container import ROOT, Container, finishing
 from tests.interposer.reference_arbiter import Misbehaviour
@@ -40,15 +43,25 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The library, the simulated drivers and the programs for 64-bit Arm."""
+    """The library, as the images have it, the simulated drivers and the programs for 64-bit Arm."""
     directory = tmp_path_factory.mktemp("aarch64")
-    drivers = [directory / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
-    for part, *words in (
-        ("interposer", f"CC={COMPILER}", "all"),
-        ("simgpu", f"CC={COMPILER} -DMAP_32BIT=0", "WERROR=-O0", *drivers),  # compiled in a third of the time
-    ):
-        command = ["make", "-s", "-C", ROOT / part, f"BUILD={directory}", *words]
-        subprocess.run(command, check=True, env={"PATH": os.environ["PATH"]})
+    library, simulated = ROOT / "build" / "images" / "interposer-aarch64", ROOT / "build" / "simgpu-aarch64"
+    made = [library / "libgpushare.so", library / "gpushare-probe"]
+    drivers = [simulated / name for name in ("libcuda.so.1", "libnvidia-ml.so.1")]
+    simulated.mkdir(parents=True, exist_ok=True)
+    locks = (lab_build.cache_directory() / "images" / "lock", simulated / "lock")  # the first is the images'
+    with contextlib.ExitStack() as stack:
+        for path in locks:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context(path.open("w")), fcntl.LOCK_EX)
+        for part, build, *words in (
+            ("interposer", library, f"CC={COMPILER}", *made),
+            ("simgpu", simulated, f"CC={COMPILER} -DMAP_32BIT=0", "WERROR=-O0", *drivers),  # a third of the time
+        ):
+            command = ["make", "-s", "-C", ROOT / part, f"BUILD={build}", *words]
+            subprocess.run(command, check=True, env={"PATH": os.environ["PATH"]})
+    for path in (*made, *drivers):
+        (directory / path.name).symlink_to(path)
     driver = ["-L", directory, "-l:libcuda.so.1", "-Wl,--allow-shlib-undefined", "-pthread"]
     for name, source in (
         ("direct", [HERE / "plugin.c", "-DPLUGIN_MAIN"]),

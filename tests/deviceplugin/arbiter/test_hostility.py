@@ -18,8 +18,9 @@ import pytest
 
 from deviceplugin.arbiter import client_connection, socket_server
 from deviceplugin.arbiter.tenant import Grant, Tenant
+from deviceplugin.host.kernel_process import Container
 from gpushare import contract
-from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin import arbiter_node, named, waiting
 from tests.deviceplugin.arbiter.lease_clients import Client
 from tests.deviceplugin.arbiter_node import ArbiterNode
 
@@ -44,7 +45,7 @@ def own_process(monkeypatch: pytest.MonkeyPatch, node: ArbiterNode, pod: str) ->
     def identify(pid: int) -> object:
         if pid != os.getpid():
             return known(pid)
-        return arbiter_node.Container(arbiter_node.uid(pod), arbiter_node.container_id(pod, "main"))
+        return Container(named.uid(pod), named.container_id(pod, "main"))
 
     monkeypatch.setattr(node, "identify", identify)
 
@@ -356,7 +357,7 @@ async def test_a_process_that_dies_before_it_is_identified_gets_no_container(
         # have waited for it already.
         with contextlib.suppress(ChildProcessError):
             os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        return arbiter_node.Container(arbiter_node.uid("victim"), arbiter_node.container_id("victim", "main"))
+        return Container(named.uid("victim"), named.container_id("victim", "main"))
 
     monkeypatch.setattr(node, "identify", identify)
     with pytest.raises(AssertionError, match="the process ended"):

@@ -13,7 +13,7 @@ from deviceplugin.arbiter import lending, orphans
 from gpushare import ledger
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import GpuNode, Resize
-from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin import named, waiting
 from tests.deviceplugin.arbiter_node import GPUS, ArbiterNode, Share
 
 OWN, LIMIT, TOTAL = 20, 80, 100
@@ -38,7 +38,7 @@ async def lent(node: ArbiterNode, monkeypatch: pytest.MonkeyPatch) -> tuple[Arbi
 def confirm(node: ArbiterNode) -> None:
     entries = enumerate(node.allocations)
     node.allocations = [
-        dataclasses.replace(entry, pod=dataclasses.replace(entry.pod, uid=arbiter_node.uid(entry.pod.name)))
+        dataclasses.replace(entry, pod=dataclasses.replace(entry.pod, uid=named.uid(entry.pod.name)))
         for _, entry in entries
     ]
 

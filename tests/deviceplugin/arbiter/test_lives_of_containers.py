@@ -8,7 +8,7 @@ import signal
 import pytest
 
 from gpushare.allocation import GivenShare
-from tests.deviceplugin import arbiter_node, waiting
+from tests.deviceplugin import named, waiting
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 
@@ -17,7 +17,7 @@ def restarted(node: ArbiterNode, container: str = "main") -> str:
     again = f"{container}-again"
     for status in node.pods[0]["status"]["containerStatuses"]:
         if status["name"] == container:
-            status["containerID"] = f"containerd://{arbiter_node.container_id('trainer', again)}"
+            status["containerID"] = f"containerd://{named.container_id('trainer', again)}"
     return again
 
 
@@ -60,7 +60,7 @@ async def test_a_deleted_pods_processes_keep_their_limits_and_new_ones_are_refus
     node.allocations.clear()
     node.resizing.refresh()
     refused = (await late("hello"))["refused"]
-    assert refused == f"this node has no pod with the UID {arbiter_node.uid('trainer')}"
+    assert refused == f"this node has no pod with the UID {named.uid('trainer')}"
     assert await process("limits") == before
     assert not await process("take", 0, GIB)
     assert node.used() == (100,)

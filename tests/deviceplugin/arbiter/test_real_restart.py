@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import itertools
 import json
+import os
 import random
 import select
 import subprocess
@@ -19,13 +20,13 @@ from tests.deviceplugin import arbiter_node, simulated
 from tests.deviceplugin.arbiter.programs import restarted
 from tests.deviceplugin.arbiter.test_real_leases import begin, load, percent, split
 from tests.interposer import container
-from tests.programs import command
+from tests.programs import NO_CERTIFICATES, command
 
 pytestmark = pytest.mark.slow
 
 __all__ = ["load"]  # a fixture
 
-KILLS = 5
+KILLS = 3
 MANY_KILLS = 8
 STARTED = (1.0, 2.0, 4.0)  # two interpreters in sequence; longer on a busy machine
 SETTLED = 2.0  # all clients reconnect within half a second
@@ -39,7 +40,11 @@ class Arbiter:
 
     async def start(self) -> None:
         self._process = await asyncio.create_subprocess_exec(
-            *self._command, cwd=arbiter_node.ROOT, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE
+            *self._command,
+            cwd=arbiter_node.ROOT,
+            stdin=asyncio.subprocess.PIPE,
+            stdout=asyncio.subprocess.PIPE,
+            env={**os.environ, **NO_CERTIFICATES},
         )
         assert self._process.stdout is not None
         assert await asyncio.wait_for(self._process.stdout.readline(), 20)

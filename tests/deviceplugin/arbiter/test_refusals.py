@@ -10,7 +10,7 @@ import pytest
 from deviceplugin.link import node_shares
 from gpushare.allocation import GivenShare
 from gpushare.cluster import api_errors
-from tests.deviceplugin import arbiter_node
+from tests.deviceplugin import named
 from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ async def test_a_process_outside_any_pod(node: ArbiterNode) -> None:
 
 async def test_an_unknown_pod(node: ArbiterNode) -> None:
     process = await node.share("ghost")
-    assert await process("hello") == {"refused": f"this node has no pod with the UID {arbiter_node.uid('ghost')}"}
+    assert await process("hello") == {"refused": f"this node has no pod with the UID {named.uid('ghost')}"}
 
 
 async def test_a_pod_without_an_allocation(node: ArbiterNode) -> None:
@@ -46,7 +46,7 @@ async def test_a_pod_that_names_anothers_allocation(node: ArbiterNode) -> None:
 async def test_a_container_without_a_share(node: ArbiterNode) -> None:
     node.add_pod("trainer")
     node.pods[0]["status"]["containerStatuses"].append(
-        {"name": "side", "containerID": f"containerd://{arbiter_node.container_id('trainer', 'side')}"}
+        {"name": "side", "containerID": f"containerd://{named.container_id('trainer', 'side')}"}
     )
     process = await node.share(container="side")
     assert await process("hello") == {"refused": "the container side of the pod default/trainer has no share of a GPU"}
@@ -76,8 +76,8 @@ async def test_the_lookup_waits_until_the_pods_status_names_the_container(node: 
     while node.asked < 2:  # noqa: ASYNC110
         await asyncio.sleep(0.01)
     assert not waiting.done()
-    named = {"name": "side", "containerID": f"containerd://{arbiter_node.container_id('trainer', 'side')}"}
-    node.pods[0]["status"]["containerStatuses"] = [named]
+    status = {"name": "side", "containerID": f"containerd://{named.container_id('trainer', 'side')}"}
+    node.pods[0]["status"]["containerStatuses"] = [status]
     assert await waiting == {"gpus": 1, "slot": 0}
     assert (await process("limits"))["records"][0][1] == 2 * GIB
 
@@ -109,7 +109,7 @@ async def test_an_api_server_that_does_not_answer_is_waited_for_and_then_named(
     late = await node.share()
     answer = await late("hello")
     assert answer["refused"] == (
-        f"this node has no pod with the UID {arbiter_node.uid('trainer')}, and the request to the API server failed: "
+        f"this node has no pod with the UID {named.uid('trainer')}, and the request to the API server failed: "
         "it does not answer"
     )
 

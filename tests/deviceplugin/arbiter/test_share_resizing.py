@@ -11,7 +11,8 @@ from deviceplugin.host import kernel_process
 from gpushare.allocation import GivenShare, PodRef
 from gpushare.gpunode import Resize
 from tests.deviceplugin import waiting
-from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode, Share, uid
+from tests.deviceplugin.arbiter_node import GIB, GPUS, ArbiterNode, Share
+from tests.deviceplugin.named import uid
 
 TOLD = "of-trainer"
 

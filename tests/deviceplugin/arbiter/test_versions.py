@@ -16,7 +16,8 @@ from gpushare import contract
 from gpushare.allocation import Isolation, Labels
 from tests.deviceplugin import waiting
 from tests.deviceplugin.arbiter.test_hostility import connect, own_process
-from tests.deviceplugin.arbiter_node import ArbiterNode, uid
+from tests.deviceplugin.arbiter_node import ArbiterNode
+from tests.deviceplugin.named import uid
 
 HEADER = struct.Struct(contract.WIRE_HEADER)
 UNKNOWN = 99

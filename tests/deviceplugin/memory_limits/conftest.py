@@ -14,9 +14,9 @@ import pytest
 
 from tests import cgroups as made_cgroups
 from tests.deviceplugin import simulated
-from tests.deviceplugin.arbiter_node import container_id, uid
 from tests.deviceplugin.audit.conftest import Asked, started
 from tests.deviceplugin.audit.programs import asked
+from tests.deviceplugin.named import container_id, uid
 from tests.interposer import container
 from tests.programs import command
 

@@ -42,8 +42,9 @@ from deviceplugin.state.node_state import ObservableGpus
 from gpushare.allocation import GivenShare
 from gpushare.gpunode import Resize
 from tests.deviceplugin import audit_node, linked
-from tests.deviceplugin.arbiter_node import ArbiterNode, container_id, uid
+from tests.deviceplugin.arbiter_node import ArbiterNode
 from tests.deviceplugin.memory_limits.programs.probing import KERNEL
+from tests.deviceplugin.named import container_id, uid
 
 Answer = TypeVar("Answer")
 

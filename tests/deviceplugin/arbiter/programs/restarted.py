@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import random
 import select
@@ -13,6 +14,7 @@ from pathlib import Path
 from tests.interposer.cuda_client import OUT_OF_MEMORY, SUCCESS, Cuda
 
 DESCRIPTORS = Path("/proc/self/fd")
+BURST, PAUSE_SECONDS = 100, 0.02  # the four programs would take all cores
 
 
 def sockets() -> dict[str, str]:
@@ -44,12 +46,14 @@ def forks() -> None:
 
 
 def allocates() -> None:
-    """Allocate and free at full speed. Pause at each line of input until the next one, and print what is held."""
+    """Allocate and free, in bursts. Pause at each line of input until the next one, and print what is held."""
     os.nice(10)  # the next arbiter starts beside it, and so do other tests
     c, dice = Cuda(), random.Random(os.getpid())
     held: dict[int, int] = {}
     print("ready", flush=True)
-    while True:
+    for number in itertools.count(1):
+        if number % BURST == 0:
+            time.sleep(PAUSE_SECONDS)
         if select.select([sys.stdin], [], [], 0)[0]:
             if not sys.stdin.readline():
                 break
