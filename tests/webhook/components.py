@@ -14,7 +14,7 @@ def installed(scheduler: access.Access, name: str, namespace: str) -> Iterator[a
     component = manifests.CONFIG / "components" / name
     for administrator in conftest.installed(scheduler):
         for part in ("namespace", "template", "rights", "policy"):
-            administrator.kubectl("apply", "--server-side", f"--filename={component / part}.yaml")
+            administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={component / part}.yaml")
         administrator.ensure_default_service_account(namespace)
         # The policy stays: once none with its kind of parameter is left, Kubernetes 1.36 stops reading PodTemplates, and
         # finds no parameter of a policy that is created later.

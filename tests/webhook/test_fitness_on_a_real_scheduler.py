@@ -169,7 +169,7 @@ class Trial:
 
 @pytest.fixture
 async def trial(scheduler: access.Access) -> AsyncIterator[Trial]:
-    scheduler.kubectl("apply", "--server-side", "-k", str(REPOSITORY / "config" / "base" / "crd"))
+    scheduler.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(REPOSITORY / "config" / "base" / "crd"))
     scheduler.wait_until_established("gpunodes.gpushare.io")
     with scheduler.namespace() as namespace:
         async with api_client.connect(str(scheduler.kubeconfig), component="test") as api:

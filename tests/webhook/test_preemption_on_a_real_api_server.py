@@ -27,7 +27,7 @@ OWNER = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "servers", "uid"
 @pytest.fixture(scope="module")
 def with_component(api_server: access.Access) -> Iterator[access.Access]:
     for administrator in conftest.installed(api_server):
-        administrator.kubectl("apply", "--server-side", f"--filename={RIGHTS}")
+        administrator.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={RIGHTS}")
         high = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": HIGH}, "value": 100}
         administrator.create(CLASSES, high)
         yield administrator

@@ -25,7 +25,7 @@ def test_documented_commands_recreate_the_certificates(cluster: Cluster) -> None
     read = ("get", "mutatingwebhookconfiguration", contract.WEBHOOK_CONFIGURATION, "-o", "json")
     before = json.loads(cluster.kubectl(*read))["webhooks"][0]["clientConfig"]["caBundle"]
     cluster.kubectl(*remedy.split()[1:])
-    cluster.kubectl("apply", "--server-side", "-f", str(BASE / "certificates" / "secret.yaml"))
+    cluster.kubectl("apply", "--server-side", "--force-conflicts", "-f", str(BASE / "certificates" / "secret.yaml"))
     cluster.start()  # as the restart of the deployment does
     cluster.front.ports.remove(old.port)
     old.kill()

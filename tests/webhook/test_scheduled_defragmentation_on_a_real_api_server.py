@@ -112,7 +112,7 @@ def run_command(cluster: Cluster) -> str:
 
 def test_scheduled_defragmentation_moves_pods_and_needs_each_permission(cluster: Cluster) -> None:
     for name in ("rights.yaml", "policy.yaml"):
-        cluster.kubectl("apply", "--server-side", f"--filename={COMPONENT / name}")
+        cluster.kubectl("apply", "--server-side", "--force-conflicts", f"--filename={COMPONENT / name}")
     cluster.describe("node-a", ALLOCATABLE)
     cluster.start()
     pods = {}

@@ -66,8 +66,8 @@ async def test_two_behaving_shares_keep_their_parts_next_to_an_attacker(
             programs.ready(70, 100) as two,
             under_attack(node, way),
         ):
-            begin(first, after=0.9, seconds=1.4)
-            begin(two, after=0.9, seconds=1.4)
+            begin(first, after=1.5, seconds=2.0)
+            begin(two, after=1.5, seconds=2.0)
             return await asyncio.gather(percent(first), percent(two))
 
     # Loose bounds, for a busy machine. A share without a request that keeps the GPU gets its 100 ms now and then.
