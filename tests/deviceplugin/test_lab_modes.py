@@ -87,14 +87,18 @@ class Node:
         manifest = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         self.lab.create(f"/api/v1/namespaces/{self.namespace}/pods", manifest)
 
+    def status(self, name: str) -> dict[str, Any]:
+        return dict(self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["status"])
+
     def phase(self, name: str) -> str:
-        status = self.lab.read(f"/api/v1/namespaces/{self.namespace}/pods/{name}")["status"]
+        status = self.status(name)
         restarts = [container["restartCount"] for container in status.get("containerStatuses", ())]
         return f"{status.get('phase', '')}/{status.get('reason', '')}/{restarts[0] if restarts else ''}"
 
     def lines(self, name: str) -> list[str]:
         """Return the output of a running pod: the environment of its container, and the devices that CUDA sees."""
-        eventually(lambda: self.phase(name) == "Running//0")
+        eventually(lambda: self.phase(name).startswith(("Running", "Failed")))
+        assert self.phase(name) == "Running//0", self.status(name)
         eventually(lambda: "end" in self._logs(name))
         return self._logs(name)
 
@@ -242,6 +246,7 @@ def test_devices_are_injected_in_every_configured_way(node: Node, strategy: str)
     node.label("default")
     eventually(lambda: f"pod {node.namespace}/{strategy}" in node.condition("ConfigPending")[1])
     node.end(strategy)
+    eventually(lambda: node.amount(GPU) == 0)  # or the next pod would come when the kubelet has no healthy device
 
 
 def test_a_share_gets_its_gpu_through_cdi_once_its_container_is_known(node: Node) -> None:
