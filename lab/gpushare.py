@@ -91,11 +91,8 @@ def ready(lab: lab_layout.Layout, administrator: access.Access) -> None:
     until("an agent", lambda: _is_rolled_out(administrator, f"daemonsets/{AGENT}"))
     for node in lab.nodes:
         # A DaemonSet counts as rolled out before it has noticed its node.
-        until(
-            f"the agent of {node.name}",
-            lambda node=node: any(map(is_ready, _of_node(pods(administrator, "agent"), node))),  # type: ignore[misc]
-        )
-        until(f"{node.name} with GPUs", lambda node=node: _offers_shares(administrator, node))  # type: ignore[misc]
+        until(f"the agent of {node.name}", functools.partial(_has_agent, administrator, node))
+        until(f"{node.name} with GPUs", functools.partial(_offers_shares, administrator, node))
 
 
 def _is_rolled_out(administrator: access.Access, workload: str) -> bool:
@@ -109,6 +106,10 @@ def _is_rolled_out(administrator: access.Access, workload: str) -> bool:
     new = status.get("updatedReplicas", status.get("updatedNumberScheduled", 0))
     available = status.get("availableReplicas", status.get("numberAvailable", 0))
     return bool(made <= new >= wanted <= available)
+
+
+def _has_agent(administrator: access.Access, node: lab_layout.Node) -> bool:
+    return any(map(is_ready, _of_node(pods(administrator, "agent"), node)))
 
 
 def _offers_shares(administrator: access.Access, node: lab_layout.Node) -> bool:

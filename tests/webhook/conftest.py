@@ -22,7 +22,7 @@ CONFIGURATION = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurat
 BASE = replica.REPOSITORY / "config" / "base"
 NODES = "/api/v1/nodes"
 WITH_MANIFESTS = {"manifests", "scheduled_manifests", "with_component"}  # fixtures
-# What has no finalizers is deleted at once, while kubectl's wait for it takes four seconds.
+# Objects without finalizers are deleted at once, but kubectl would wait four seconds for them.
 AT_ONCE = ("--ignore-not-found", "--wait=false")
 LEASES = f"/apis/coordination.k8s.io/v1/namespaces/{contract.SYSTEM_NAMESPACE}/leases"
 
